@@ -1,6 +1,7 @@
 """Reading `--hint`: a schedule file, or the name of a published schedule."""
 
 from pathlib import Path
+from shlex import quote
 
 from synth.costs.costs import Costs
 from synth.costs.recomputation import Recomputation
@@ -13,7 +14,6 @@ from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Placement, Schedule
 from synth.solver.problem import Problem
 from synth.system.messages import talk
-from synth.units import shown
 
 
 def read_hint(given: Hint | None, problem: Problem, profile: Profile) -> Schedule | None:
@@ -136,16 +136,10 @@ def _tell_of_layers(name: str, recomputed: Recomputation, asked: Recomputation) 
     if recomputed and recomputed != asked:
         talk(
             f"note: the layers that §hint {name} recomputes are not taken, and its order may not "
-            f"fit without; §recompute {_option(recomputed)} recomputes them"
+            f"fit without; §recompute {quote(recomputed.written)} recomputes them"
         )
 
 
 def _placed(where: Placement) -> str:
     """`0,1,1,0`, one replica after another."""
     return " and ".join(",".join(map(str, ranks)) for ranks in where.ranks)
-
-
-def _option(layers: Recomputation) -> str:
-    """Return the layers as an argument; quoted if a shell would divide it."""
-    written = layers.written
-    return shown(written) if ";" in written else written

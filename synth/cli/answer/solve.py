@@ -14,7 +14,6 @@ from synth.cli.answer.output import (
     wrapped,
 )
 from synth.cli.answer.versions import steady_json, steady_text
-from synth.costs.recomputation import Recomputation
 from synth.objective import Objective
 from synth.op_kinds import OpKind
 from synth.option_names import named
@@ -82,7 +81,7 @@ def as_text(
             wrapped(f"why: {reason_of(plan, lowered, timeline)}"),
             *_what_is_left(request, result),
             request.limit.explanation,
-            *_recomputed(lowered.schedule, result.problem.recomputed_layers),
+            *_recomputed(result, lowered.schedule),
             *_faster_ones(request, result),
             "",
             plan_table(plan, lowered, timeline),
@@ -226,9 +225,9 @@ def _what_is_left(request: Request, result: Result) -> list[str]:
     ]
 
 
-def _recomputed(schedule: Schedule, layers: Recomputation) -> list[str]:
+def _recomputed(result: Result, schedule: Schedule) -> list[str]:
     """List the layers that are recomputed within B, and the stages before it, if any."""
-    stages = recomputed(schedule)
+    stages, layers = recomputed(schedule), result.problem.recomputed_layers
     said = [f"layer{'s' * (len(layers) > 1)} {recomputed_places(layers)} in B"] if layers else []
     if stages:
         said.append(f"stage{'s' * (len(stages) > 1)} {', '.join(map(str, stages))}")
