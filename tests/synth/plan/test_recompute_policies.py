@@ -20,11 +20,13 @@ from synth.plan.recompute.given_stages import solve_recomputing
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice, needed_whatever_is_recomputed
 from synth.plan.recompute.layer_choice import with_layers
 from synth.plan.recompute.layer_menu import figures, menu
+from synth.plan.recompute.menu_search import problems_on_menu
 from synth.plan.recompute.stages import BACKWARDS
 from synth.profile import Profile
 from synth.profile.layer_profile import VARIED, LayerVariant, Timing
 from synth.schedule.files.check_against_profile import differences
 from synth.schedule.files.plan_file import Plan
+from synth.schedule.recomputation_rules import MEGATRON, TORCHTITAN
 from synth.schedule.verify import verify
 from synth.solver.infeasibility import needed_bytes
 from synth.solver.options import Part
@@ -196,3 +198,16 @@ def test_a_policy_that_was_not_measured_is_refused() -> None:
     profile = invented([block(random.Random(1))])
     with pytest.raises(SynthError, match="not measured under the policy 'ops'; it has full: "):
         recomputing(profile, Recomputation({0: "ops"}))
+
+
+def test_a_frameworks_policy_is_on_its_menu_if_every_layer_has_it() -> None:
+    draw = random.Random(2)
+    layers = [with_variant(draw, block(draw), "ops", "selective") for _ in range(4)]
+    for menu_of, policy in ((TORCHTITAN, "ops"), (MEGATRON, "selective")):
+        problem = replace(problem_of(invented(layers), (2, 2), 2, 10**6), layer_menu=menu_of)
+        listed = [one.recomputed_layers for one in problems_on_menu(problem)]
+        every = Recomputation(dict.fromkeys(range(4), policy))
+        assert [one for one in listed if one.of_policies] == [every]
+        profile = invented([*layers[:3], block(draw)])
+        lacking = replace(problem, profile=profile, costs=partition_costs(profile, (2, 2)))
+        assert not any(one.recomputed_layers.of_policies for one in problems_on_menu(lacking))
