@@ -4,7 +4,7 @@ import gc
 import random
 import threading
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from itertools import combinations
 from operator import le
@@ -84,7 +84,7 @@ def every_choice(layers: range) -> Iterator[tuple[int, ...]]:
 
 
 def stage_with(
-    profile: Profile, sizes: list[int], stage: int, layers: tuple[int, ...]
+    profile: Profile, sizes: list[int], stage: int, layers: Collection[int]
 ) -> StageCosts:
     return partition_costs(recomputing(profile, layers), sizes).stages[stage]
 
@@ -152,8 +152,8 @@ def test_the_choice_found_is_the_best_of_all_and_the_bound_is_below_every_one(se
     assert chosen.lower_bound_us <= min(values)
     lowered, timeline = verify(chosen.schedule, chosen.problem.costs, problem.caps_bytes)
     assert timeline.makespan_us == chosen.value_us and chosen.peak_bytes == peak_bytes(lowered)
-    layers = chosen.problem.recomputed_layers
-    assert chosen.problem.costs == with_layers(problem, layers).costs
+    recomputation = chosen.problem.recomputed_layers
+    assert chosen.problem.costs == with_layers(problem, recomputation).costs
 
 
 @pytest.mark.parametrize("name", ["linear", "v"])
