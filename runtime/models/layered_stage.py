@@ -4,13 +4,14 @@ import fnmatch
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
-from torch.utils.checkpoint import checkpoint
 
+from synth.costs.recomputation import FULL, Recomputation
 from synth.errors import SynthError
 from synth.profile.workload import Workload
 
@@ -20,6 +21,7 @@ from ..execution.base.stage_protocol import ForwardInput
 from ..execution.stage.forward_state import ForwardState, StateAtForward
 from ..execution.stage.stage import LayerChain, Stage
 from ..seeds import derive_seed
+from .recompute_policies import SELECTIVE, check_policy, run_recomputed
 
 
 @dataclass
@@ -42,12 +44,12 @@ class Randomness:
 
 @dataclass
 class LayerCall:
-    """A layer and how it is called."""
+    """A layer and how it is called; `policy` says what of it B computes again, None: nothing."""
 
     index: int
     module: nn.Module
     autocast: torch.dtype | None = None
-    recomputed: bool = False
+    policy: str | None = None
     _draws: bool | None = field(default=None, init=False)
     _state: ForwardState = field(init=False)
 
@@ -58,11 +60,11 @@ class LayerCall:
         """Run it; with its random numbers from `seed`, if it draws any."""
         if self._draws is False:
             seed = None
-        if self.recomputed and torch.is_grad_enabled():
-            run: Callable[..., Any] = checkpoint
-            keywords = {"use_reentrant": False, "preserve_rng_state": False}
-            return run(self._recomputing(seed), *arguments, **keywords)
-        return self._run(seed, *arguments)
+        if self.policy is None or not torch.is_grad_enabled():
+            return self._run(seed, *arguments)
+        if self.policy == SELECTIVE:  # the layer's own code runs once
+            return run_recomputed(self.policy, partial(self._run, seed), arguments)
+        return run_recomputed(self.policy, self._recomputing(seed), arguments)
 
     def begin(self) -> None:
         """Begin a step."""
@@ -199,10 +201,11 @@ def layer_calls(
         names: the names of all layers.
         autocast: the dtype's name, or none.
         recomputed: patterns of names, such as `block.*`: only their input is kept in F.
-        recomputed_layers: indices of further such layers.
+        recomputed_layers: indices of further such layers; of a `Recomputation` each under its
+            policy.
 
     Raises:
-        SynthError: no such dtype, or a pattern that fits no layer.
+        SynthError: no such dtype or policy, or a pattern that fits no layer.
     """
     for pattern in recomputed:
         if not fnmatch.filter(names, pattern):
@@ -211,14 +214,16 @@ def layer_calls(
                 f"{', '.join(names[:6])}{', …' * (len(names) > 6)}"
             )
     dtype = None if autocast is None else dtype_of(autocast)
+    whole = {
+        index: FULL
+        for index in modules
+        if any(fnmatch.fnmatchcase(names[index], pattern) for pattern in recomputed)
+    }
+    policies = {**Recomputation(recomputed_layers), **whole}
+    for policy in {*policies.values()} - {FULL}:
+        check_policy(policy)
     return {
-        index: LayerCall(
-            index,
-            module,
-            dtype,
-            index in recomputed_layers
-            or any(fnmatch.fnmatchcase(names[index], pattern) for pattern in recomputed),
-        )
+        index: LayerCall(index, module, dtype, policies.get(index))
         for index, module in modules.items()
     }
 

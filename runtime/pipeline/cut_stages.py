@@ -13,6 +13,7 @@ from ..models import layer_names
 from ..models.cut import CutModel, Piece
 from ..models.empty import allocate_parameters
 from ..models.layered_stage import LayeredStage, calls_of
+from ..models.recompute_policies import check_is_imported
 from ..models.ties import Tie, keep_tied
 from .rank_parts import AnySchedule
 
@@ -48,7 +49,8 @@ def cut_stages(
     Arguments are those of `rank_layers`.
 
     Raises:
-        SynthError: there is no plan, or it is of weight passing and the model has tied parameters.
+        SynthError: there is no plan, it is of weight passing and the model has tied parameters, or
+            it names a policy whose code the program has not imported.
         Mismatch: the plan is of other layers.
     """
     plan, names = _checked(plan, model), layer_names(model)
@@ -58,12 +60,13 @@ def cut_stages(
             f"{ties[0].name} is shared by several layers, and with weight passing each stage needs "
             f"a parameter of its own: give the modules of this rank's stages, and `tied`"
         )
+    check_is_imported(plan.recompute_policies or ())
     rank_layers(plan, model, rank, device)
     held = sorted({stage for stage, _ in plan.placed.held[rank]})
     layers = {number: {i: model[i] for i in plan.layers_of(number)} for number in held}
     stages: dict[int, Stage] = {
         number: LayeredStage(
-            calls_of(plan.workload, own, names, plan.recomputed_layers or ()),
+            calls_of(plan.workload, own, names, plan.recomputation),
             is_first=number == 0,
             is_last=number == len(plan.partition) - 1,
         )

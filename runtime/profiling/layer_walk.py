@@ -128,7 +128,7 @@ def num_distinct(calls: Sequence[LayerCall], *, separate: bool = False) -> int:
     last, kinds, is_trained = len(calls) - 1, set(), False
     for place, call in enumerate(calls):
         ends = (place == 0, place == last)
-        kinds.add((_anywhere(call), call.recomputed, *ends, is_trained))
+        kinds.add((_anywhere(call), call.policy, *ends, is_trained))
         is_trained = is_trained or any(p.requires_grad for p in call.module.parameters())
     return len(kinds)
 
@@ -181,7 +181,7 @@ def random_tokens(first_layer: nn.Module, workload: Workload, seed: int) -> Micr
 
 def _signature(sample: Sample, call: LayerCall, of_layer: Hashable) -> Hashable:
     """A key that is equal for layers that cost the same at their places."""
-    place = (call.recomputed, sample.is_first, sample.targets is not None, sample.is_trained)
+    place = (call.policy, sample.is_first, sample.targets is not None, sample.is_trained)
     return of_layer, place, _look(sample.x)
 
 

@@ -1,6 +1,6 @@
 """Options of measuring a model's layers, as an object or as keywords."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -19,6 +19,7 @@ class ProfilingKeywords(TypedDict, total=False):
     warmup: int
     iterations: int
     separate: bool
+    policies: Sequence[str]
     links: Links | Callable[[], Links] | None
     watch: MachineWatch | None
     tell: Tell
@@ -33,6 +34,7 @@ class ProfilingOptions:
         warmup: warm-up iterations per layer.
         iterations: measured iterations per layer.
         separate: measure each layer, those too that are identical to another one.
+        policies: of recomputation within a layer: each layer is measured under each of them, too.
         links: between ranks and to the host, as `probe_links` measures them; or a function that
             measures them, which is called after the layers were measured; None: transfers take no
             time.
@@ -44,6 +46,7 @@ class ProfilingOptions:
     warmup: int = 3
     iterations: int = 20
     separate: bool = False
+    policies: Sequence[str] = ()
     links: Links | Callable[[], Links] | None = None
     watch: MachineWatch | None = None
     tell: Tell = lambda line: None

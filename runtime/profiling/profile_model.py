@@ -1,6 +1,7 @@
 """Profiling a whole model: every kind of layer once, the links, and where it was measured."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Unpack
 
 import torch
@@ -29,6 +30,7 @@ from .profiler import profile_layer
 from .provenance import provenance_of
 from .sample import Sample
 from .tied_sizes import LayerSizes, tied_parameters
+from .variants import measured_variants
 
 _SEED = 0
 _MOST_NAMES = 4
@@ -136,7 +138,7 @@ class _ModelProfiler:
         workload, device, options = self._workload, self._device, self._options
         pace = ProfilingPace(
             num_distinct(source.calls, separate=options.separate),
-            options.warmup + options.iterations,
+            (options.warmup + options.iterations) * (1 + len(options.policies)),
             options.on_progress,
         )
         profiles: dict[str, LayerProfile] = {}
@@ -152,7 +154,12 @@ class _ModelProfiler:
                 continue
             pace.begin(visited.name)
             left: dict[str, int] = {}
-            profiles[visited.name] = profile = self._profile_layer(visited.sample, pace, left)
+            profile = self._profile_layer(visited.sample, pace, left)
+            measure = partial(self._profile_layer, pace=pace, left={})
+            variants = measured_variants(
+                visited.name, visited.sample, profile, options.policies, measure, options.tell
+            )
+            profiles[visited.name] = profile = profile.replace(variants=variants)
             sizes[visited.name] = LayerSizes.of(visited.sample.layer, workload.optimizer)
             if workload.optimizer.post_validation:
                 own_bytes = commit_bytes([visited.sample.layer], workload.optimizer)
@@ -239,10 +246,17 @@ def _with_commits(profiles: dict[str, LayerProfile], rise_bytes: int) -> dict[st
     Any such op may be the first.
     """
     writers = (OpKind.B, OpKind.W, OpKind.BW)
+
+    def raised(rises: Mapping[OpKind, int]) -> dict[OpKind, int]:
+        return {**rises, **{kind: max(rises[kind], rise_bytes) for kind in writers}}
+
     return {
         name: profile.replace(
-            rise_bytes=profile.rise_bytes
-            | {kind: max(profile.rise_bytes[kind], rise_bytes) for kind in writers}
+            rise_bytes=raised(profile.rise_bytes),
+            variants={
+                policy: variant.replace(rise_bytes=raised(variant.rise_bytes))
+                for policy, variant in profile.variants.items()
+            },
         )
         for name, profile in profiles.items()
     }

@@ -76,7 +76,7 @@ def build_stages(
     for number, layers in made.layers.items():
         _check_bytes(plan, number, list(layers.values()))
         stages[number] = LayeredStage(
-            calls_of(workload, layers, plan.layers, plan.recomputed_layers or ()),
+            calls_of(workload, layers, plan.layers, plan.recomputation),
             is_first=number == 0,
             is_last=number == last,
             randomness=randomness,

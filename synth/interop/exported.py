@@ -11,7 +11,7 @@ from synth.interop.stage_table import stage_table
 from synth.interop.torch_comms_csv import to_torch_comms_csv
 from synth.interop.torch_csv import to_torch_csv
 from synth.interop.torchtitan import to_torchtitan, torchtitan_parts
-from synth.report.text.tables import places
+from synth.report.text.tables import recomputed_places
 from synth.schedule.files.plan_file import Plan
 from synth.version import __version__
 
@@ -94,6 +94,6 @@ def _loss_of_layers(
         options = megatron_recomputation(plan, megatron_parts(plan, names))
         how = how if options is None else f"give Megatron-LM {options}"
     yield (
-        f"note: {name} recomputes layers {places(plan.recomputed_layers)}, which the format "
+        f"note: {name} recomputes layers {recomputed_places(plan.recomputation)}, which the format "
         f"does not say; {how}, or it takes more memory than here"
     )

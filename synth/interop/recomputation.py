@@ -20,6 +20,9 @@ def torchtitan_checkpointing(plan: Plan, parts: Parts) -> list[str] | None:
     """
     if not plan.recomputed_layers:
         return ["[activation_checkpoint]", 'mode = "none"']
+    if plan.recompute_policies:
+        lines = ["[activation_checkpoint]", 'mode = "selective"', 'selective_ac_option = "op"']
+        return lines if _is_of_every_layer(plan, TORCHTITAN, parts) else None
     rule = _rule(plan, TORCHTITAN, parts)
     if rule is None:
         return None
@@ -36,6 +39,9 @@ def megatron_recomputation(plan: Plan, parts: Parts) -> str | None:
         plan: the plan.
         parts: what its layers are there.
     """
+    if plan.recompute_policies:
+        options = "--recompute-granularity selective --recompute-modules core_attn"
+        return options if _is_of_every_layer(plan, MEGATRON, parts) else None
     rule = _rule(plan, MEGATRON, parts)
     if rule is None:
         return None
@@ -44,6 +50,13 @@ def megatron_recomputation(plan: Plan, parts: Parts) -> str | None:
         f"--recompute-granularity full --recompute-method {method} "
         f"--recompute-num-layers {rule.number}"
     )
+
+
+def _is_of_every_layer(plan: Plan, menu: RecomputationMenu, parts: Parts) -> bool:
+    """True if a framework's policy, and nothing else, is that of every layer it recomputes."""
+    layers = menu.every_layer(plan.partition, plan.placed, parts)
+    named = [{policy: layers} for policy in menu.policies]
+    return plan.recomputed_layers == layers and plan.recompute_policies in named
 
 
 def _rule(plan: Plan, menu: RecomputationMenu, parts: Parts) -> RecomputationRule | None:

@@ -23,6 +23,7 @@ def stage_table(plan: Plan) -> str:
         "num_ranks": max(placement) + 1,
         "num_micro_batches": plan.num_micro_batches // len(plan.placement),
         "recomputed_layers": list(plan.recomputed_layers or ()),
+        **({"recompute_policies": of_policies} if (of_policies := plan.recompute_policies) else {}),
         "stages": stages,
     }
     return json.dumps(table, indent=1) + "\n"

@@ -235,7 +235,7 @@ def _parts(layout: RunLayout, bounds: LayoutBounds, plan: Plan) -> LayoutTimes:
     profile = bounds.profile
     each = layout.micro_batches / layout.ranks
     work_us = each * _work_us(profile)
-    again_us = each * _work_us(recomputing(profile, plan.recomputed_layers or ())) - work_us
+    again_us = each * _work_us(recomputing(profile, plan.recomputation)) - work_us
     held = layers_of_ranks(plan.partition, plan.schedule().placement)
     data_us = OutsidePipeline(bounds.estimator, layout.ranks).times(profile, held).data_us
     step_us = sum(_layer_us(profile, (OpKind.STEP,))) / layout.ranks

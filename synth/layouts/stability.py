@@ -91,9 +91,7 @@ def _step_us(question: LayoutQuestion, judged: JudgedLayout, factors: Factors) -
     layout, plan = judged.layout, judged.plan
     bounds = LayoutBounds(question.with_factors(factors), layout.groups)
     schedule = plan.schedule()
-    costs = partition_costs(
-        recomputing(bounds.profile, plan.recomputed_layers or ()), plan.partition
-    )
+    costs = partition_costs(recomputing(bounds.profile, plan.recomputation), plan.partition)
     held = layers_of_ranks(plan.partition, schedule.placement)
     outside = OutsidePipeline(bounds.estimator, layout.ranks).times(bounds.profile, held)
     return float(verify(schedule, costs)[1].makespan_us) + outside.data_us

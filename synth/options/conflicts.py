@@ -10,7 +10,7 @@ from synth.options.arguments.compare import CompareArguments
 from synth.options.arguments.curve import CurveArguments
 from synth.options.arguments.groups import RuntimeArguments
 from synth.options.arguments.solve import SolveArguments
-from synth.options.recompute import LAYERS
+from synth.options.recompute import LAYERS, lists_layers
 from synth.options.values import AUTO, EVEN, NONE, STEADY, word
 from synth.plan.runtimes import Runtime
 from synth.profile.links import MOST_RANKS
@@ -61,7 +61,7 @@ def _label(given: Record, name: str) -> str:
 
 def _is_within_b(recompute: str | None) -> bool:
     """Return True if nothing is recomputed in ops R."""
-    return word(recompute or NONE).startswith((NONE, LAYERS))
+    return word(recompute or NONE).startswith(NONE) or lists_layers(recompute or NONE)
 
 
 def check_versions(given: SolveArguments) -> None:

@@ -1,15 +1,15 @@
 """Reading `--hint`: a schedule file, or the name of a published schedule."""
 
 from pathlib import Path
+from shlex import quote
 
 from synth.costs.costs import Costs
+from synth.costs.recomputation import Recomputation
 from synth.errors import SynthError
 from synth.families import current_name, families, family_placement, generate, generate_for
-from synth.options.recompute import LAYERS
 from synth.options.values import Hint
 from synth.plan.recompute.stages import recomputed, without_recompute
 from synth.profile import Profile
-from synth.report.text.tables import places
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Placement, Schedule
 from synth.solver.problem import Problem
@@ -127,17 +127,16 @@ def _of_plan(plan: Plan, name: str, problem: Problem, profile: Profile) -> Sched
             f"note: §hint {name} was made from another profile, or for other links "
             f"({plan.profile_name}, not this {profile.name}); its order is taken, its times are not"
         )
-    _tell_of_layers(name, plan.recomputed_layers or (), problem.recomputed_layers)
+    _tell_of_layers(name, plan.recomputation, problem.recomputed_layers)
     return schedule
 
 
-def _tell_of_layers(name: str, recomputed: tuple[int, ...], asked: tuple[int, ...]) -> None:
+def _tell_of_layers(name: str, recomputed: Recomputation, asked: Recomputation) -> None:
     """Say that a hint's recomputed layers are ignored, if others or none were asked for."""
     if recomputed and recomputed != asked:
-        given = places(recomputed).replace("–", "-").replace(" ", "")
         talk(
             f"note: the layers that §hint {name} recomputes are not taken, and its order may not "
-            f"fit without; §recompute {LAYERS}{given} recomputes them"
+            f"fit without; §recompute {quote(recomputed.written)} recomputes them"
         )
 
 

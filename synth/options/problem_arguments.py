@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from synth.costs.partition_costs import stage_speeds
+from synth.costs.recomputation import NOT_RECOMPUTED, Recomputation
 from synth.errors import SynthError
 from synth.objective import Objective
 from synth.options.values import AUTO, Partition
@@ -39,7 +40,7 @@ class ProblemArguments:
     partition: Partition
     objective: Objective
     caps_bytes: tuple[int, ...] | None = None
-    recomputed_layers: tuple[int, ...] = ()
+    recomputed_layers: Recomputation = NOT_RECOMPUTED
     chooses_layers: bool = False
     num_pipelines: int = 1
     allowed: Allowed = DEFAULT

@@ -1,26 +1,59 @@
-"""Reading `--recompute`: stages, layers, or a keyword."""
+"""Reading `--recompute`: stages, layers with their policies, or a keyword."""
 
+from synth.costs.recomputation import FULL, Recomputation
 from synth.errors import SynthError
 from synth.options.ranges import MOST_DIGITS, read_ranges
 from synth.options.values import word
+from synth.profile import Profile
 from synth.units import shown
 
 # Prefix of the layers that `--recompute` lists.
 LAYERS = "layers:"
 
 
-def read_layers(text: str, num_layers: int) -> tuple[int, ...]:
-    """Read the layers that `--recompute` lists: `layers:3-8,10`, `layers:all`; else empty.
+def lists_layers(text: str) -> bool:
+    """Return True if layers are listed, not stages."""
+    return ":" in text
+
+
+def read_layers(text: str, profile: Profile) -> Recomputation:
+    """Read the layers that `--recompute` lists; empty if it lists none.
+
+    `layers:3-8,10` or `layers:all` are recomputed whole, and `ops:3-8` under the policy `ops`, if
+    the profile has measured it; semicolons separate several.
 
     Raises:
-        SynthError: something is no layer.
+        SynthError: something is no layer, a policy is not measured, or a layer is listed twice.
     """
-    name = word(text)
-    if not name.startswith(LAYERS):
-        return ()
-    if name == f"{LAYERS}all":
+    found: dict[int, str] = {}
+    for part in text.split(";") if lists_layers(text) else ():
+        policy, _, listed = part.strip().rpartition(":")
+        layers = _read_listed(text, listed, len(profile.layers))
+        twice = sorted(found.keys() & set(layers))
+        if twice:
+            raise SynthError(f"§recompute {shown(text)} lists layer {twice[0]} twice; list it once")
+        found |= dict.fromkeys(layers, _read_policy(text, policy, profile))
+    return Recomputation(found)
+
+
+def _read_policy(text: str, policy: str, profile: Profile) -> str:
+    measured = dict.fromkeys(
+        name for layer in profile.layer_profiles.values() for name in layer.variants
+    )
+    if f"{word(policy)}:" == LAYERS:
+        return FULL
+    if policy in measured:
+        return policy
+    raise SynthError(
+        f"§recompute {shown(text)} is not understood; write layers such as {LAYERS}3-8, or ops:3-8 "
+        f"with a policy that the profile has measured ({', '.join(measured) or 'it has none'})"
+    )
+
+
+def _read_listed(text: str, listed: str, num_layers: int) -> tuple[int, ...]:
+    if word(listed) == "all":
         return tuple(range(num_layers))
-    layers = read_ranges(name.removeprefix(LAYERS), num_layers)
+    layers = read_ranges(listed, num_layers)
     if layers is None:
         raise SynthError(
             f"§recompute {shown(text)} is not understood; write layers from 0 to "
@@ -36,7 +69,7 @@ def read_recompute(text: str, num_stages: int) -> tuple[int, ...] | None:
         SynthError: something is no stage, or layers are listed (`read_layers` reads these).
     """
     name = word(text)
-    if name.startswith(LAYERS):
+    if lists_layers(name):
         raise SynthError(
             f"§recompute {shown(text)} lists layers, which `synth solve` takes; give none, all, "
             f"auto, or stages such as 0,1"

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from synth.costs.recomputation import Recomputation
 from synth.costs.recomputed_layers import recomputing
 from synth.errors import SynthError
 from synth.options.arguments.solve import SolveArguments
@@ -106,7 +107,7 @@ def read_solve(given: SolveArguments) -> SolveTask:
     profile = given.hardware.of_ranks(given.pipeline.profile, given.pipeline.ranks)
     if profile.rank_speeds is not None:
         check_unequal_ranks(given)
-    layers = read_layers(given.recompute or "none", len(profile.layers))
+    layers = read_layers(given.recompute or "none", profile)
     limit = given.memory.limits(given.pipeline.ranks, profile)
     chosen = choices(given, profile, "none" if layers else given.recompute)
     asked = _problem_arguments(given, recomputing(profile, layers), chosen, layers, limit)
@@ -190,7 +191,7 @@ def _problem_arguments(
     given: SolveArguments,
     profile: Profile,
     chosen: SolveChoices,
-    layers: tuple[int, ...],
+    layers: Recomputation,
     limit: MemoryLimit,
 ) -> ProblemArguments:
     return ProblemArguments(
@@ -277,7 +278,7 @@ def _options(given: SolveArguments, hint: Schedule | None, deadline: Deadline) -
 
 
 def _recorded(
-    given: SolveArguments, profile: Profile, chosen: SolveChoices, layers: tuple[int, ...]
+    given: SolveArguments, profile: Profile, chosen: SolveChoices, layers: Recomputation
 ) -> dict[str, str]:
     """Return the options that a plan file records, with their defaults filled in."""
     link, memory, runtime = given.hardware.link, given.memory, given.freedom.runtime

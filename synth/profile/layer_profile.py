@@ -64,6 +64,32 @@ class Timing(Record):
         return cls(median_us=time_us, p10_us=time_us, p90_us=time_us, n=1)
 
 
+# The ops of a micro-batch that are measured for each variant of a layer.
+VARIED = (OpKind.F, OpKind.B, OpKind.W, OpKind.BW)
+
+
+class LayerVariant(Record):
+    """The costs of a layer of which B computes a part again: those that differ from its own.
+
+    The fields are defined as in `LayerProfile`; B and BW contain the recomputation.
+    """
+
+    time_us: dict[OpKind, Timing]
+    saved_bytes: _Bytes
+    saved_w_bytes: _Bytes
+    rise_bytes: dict[OpKind, _Bytes]
+    input_until: OpKind = OpKind.B
+    output_until: OpKind = OpKind.F
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        for table, name in ((self.time_us, "time_us"), (self.rise_bytes, "rise_bytes")):
+            if set(table) != set(VARIED):
+                raise ValueError(f"{name} of a variant needs F, B, W, BW and no others")
+        check_held_until(self.input_until, self.output_until, OpKind.W)
+        return self
+
+
 # The share of W from which on B has but norms and biases.
 _MOSTLY = 0.95
 
@@ -93,6 +119,8 @@ class LayerProfile(Record):
 
     `forward_flops` are the floating-point operations of F of a micro-batch, a multiply-add being
     two; None: not counted. They serve for the MFU and change no schedule.
+
+    `variants` are its costs if B computes a part again, by the policy that says which.
     """
 
     time_us: dict[OpKind, Timing]
@@ -113,6 +141,9 @@ class LayerProfile(Record):
     forward_flops: Flops | None = Field(
         default=None, description="floating-point operations of F, for the MFU"
     )
+    variants: dict[PlainText, LayerVariant] = Field(
+        default_factory=dict, description="by policy, the costs if B computes a part again"
+    )
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -128,10 +159,12 @@ class LayerProfile(Record):
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out a gradient as large as the output, as earlier versions did."""
+        """Leave out a gradient as large as the output and no variants, as earlier versions did."""
         fields: dict[str, Any] = handler(self)
         if self.output_gradient_bytes is None:
             fields.pop("output_gradient_bytes", None)
+        if not self.variants:
+            fields.pop("variants", None)
         return fields
 
     @property
@@ -165,9 +198,48 @@ class LayerProfile(Record):
         """The rise of memory during R: as measured, or as during F."""
         return self.rise_bytes.get(OpKind.R, self.rise_bytes[OpKind.F])
 
+    @property
+    def as_variant(self) -> LayerVariant:
+        """The costs that differ between variants of a layer."""
+        return LayerVariant(
+            time_us={kind: self.time_us[kind] for kind in VARIED},
+            saved_bytes=self.saved_bytes,
+            saved_w_bytes=self.saved_w_bytes,
+            rise_bytes={kind: self.rise_bytes[kind] for kind in VARIED},
+            input_until=self.input_until,
+            output_until=self.output_until,
+        )
+
+    def under(self, policy: str) -> Self:
+        """Return the costs under the policy of one of its variants.
+
+        No op counts as shorter than where everything is kept, so that times without recomputation
+        bound all others; a shorter one that was measured is chance.
+        """
+        variant = self.variants[policy]
+        times = {kind: _longer(self.time_us[kind], us) for kind, us in variant.time_us.items()}
+        rises = dict(variant.rise_bytes)
+        if OpKind.R in self.time_us:
+            times[OpKind.R] = _longer(self.time_us[OpKind.R], times[OpKind.F])
+        if OpKind.R in self.rise_bytes:
+            rises[OpKind.R] = max(self.rise_bytes[OpKind.R], rises[OpKind.F])
+        return self.replace(
+            time_us={**self.time_us, **times},
+            rise_bytes={**self.rise_bytes, **rises},
+            saved_bytes=variant.saved_bytes,
+            saved_w_bytes=variant.saved_w_bytes,
+            input_until=variant.input_until,
+            output_until=variant.output_until,
+            variants={},
+        )
+
     def work_us(self) -> float:
         """F + B + W of one micro-batch."""
         return sum(self.time_us[kind].median_us for kind in (OpKind.F, OpKind.B, OpKind.W))
+
+
+def _longer(one: Timing, other: Timing) -> Timing:
+    return max(one, other, key=lambda timing: timing.median_us)
 
 
 def check_held_until(input_until: OpKind, output_until: OpKind, gradient_until: OpKind) -> None:

@@ -125,17 +125,18 @@ class Profile(Displayed, FileRecord):
     Version 2 added the function that makes the inputs, and times that are plain numbers. Version 3
     added the FLOPs of layers and the peak FLOP/s of the device, version 4 the gradients of outputs,
     version 5 tied parameters, version 6 how estimated numbers were computed, and ranks of unequal
-    speed.
+    speed, version 7 variants of layers of which B computes a part again.
     """
 
     FORMAT: ClassVar[str] = "synth-profile"
-    VERSION: ClassVar[int] = 6
+    VERSION: ClassVar[int] = 7
     SINCE: ClassVar[Mapping[str, int]] = {
         "workload.inputs": 2,
         "peak_flops_per_s": 3,
         "tied_parameters": 5,
         "provenance.estimate": 6,
         "rank_speeds": 6,
+        "layer_profiles.*.variants": 7,
     }
     MADE_BY: ClassVar[tuple[str, ...]] = ("synth profile", "synth estimate")
 

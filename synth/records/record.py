@@ -166,12 +166,16 @@ class FileRecord(Record):
 def _has_key(data: Any, path: str) -> bool:
     """True if there is a value at a path of keys, such as `claim.certificate`.
 
-    A list on the way stands for all its elements.
+    A list on the way stands for all its elements, and the key `*` for all values of an object.
     """
     found = [data]
     for key in path.split("."):
         found = [one for each in found for one in (each if isinstance(each, list) else [each])]
-        found = [each.get(key) for each in found if isinstance(each, dict)]
+        tables = [each for each in found if isinstance(each, dict)]
+        if key == "*":
+            found = [value for table in tables for value in table.values()]
+        else:
+            found = [table.get(key) for table in tables]
     return any(each is not None for each in found)
 
 

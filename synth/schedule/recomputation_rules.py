@@ -76,9 +76,14 @@ class RecomputationRule(NamedTuple):
 
 
 class RecomputationMenu(NamedTuple):
-    """The rules that a framework offers: their kinds, each with the parts that it skips."""
+    """The rules that a framework offers: their kinds, each with the parts that it skips.
+
+    `policies` are those under which it recomputes a part of every layer, as the first rule, `ALL`,
+    finds them.
+    """
 
     kinds: tuple[tuple[RecomputationKind, frozenset[ModelPart]], ...]
+    policies: tuple[str, ...] = ()
 
     def rules(self, sizes: Sequence[int], where: Placement) -> Iterator[RecomputationRule]:
         """Yield the rules that differ on a partition, without regard to what they skip."""
@@ -95,6 +100,11 @@ class RecomputationMenu(NamedTuple):
             for number in range(first, most[kind] + 1):
                 yield RecomputationRule(kind, number, skips)
 
+    def every_layer(self, sizes: Sequence[int], where: Placement, parts: Parts) -> tuple[int, ...]:
+        """Return the layers that the framework recomputes if it recomputes all that it can."""
+        kind, skips = self.kinds[0]
+        return RecomputationRule(kind, skips=skips).layers(sizes, where, parts)
+
     def choices(
         self, sizes: Sequence[int], where: Placement, parts: Parts
     ) -> dict[tuple[int, ...], RecomputationRule | None]:
@@ -105,19 +115,23 @@ class RecomputationMenu(NamedTuple):
         return found
 
 
-# `activation_checkpoint.mode = "full"`, or "selective" with a number as `selective_ac_option`.
+# `activation_checkpoint.mode = "full"`, or "selective" with a number or "op" as
+# `selective_ac_option`.
 TORCHTITAN = RecomputationMenu(
     ((RecomputationKind.ALL, _ENDS), (RecomputationKind.OF_RANK, _ENDS)),
+    policies=("ops",),
 )
 
 # `--recompute-granularity full` with the method uniform and one layer, or with the method block,
 # which recomputes no layers of multi-token prediction. Uniform with several layers recomputes them
-# together, which a profile of single layers does not describe.
+# together, which a profile of single layers does not describe. `--recompute-granularity selective`
+# with the module core_attn recomputes the attention core of all layers.
 MEGATRON = RecomputationMenu(
     (
         (RecomputationKind.ALL, _ENDS),
         (RecomputationKind.OF_STAGE, _ENDS | {ModelPart.MTP}),
-    )
+    ),
+    policies=("selective",),
 )
 
 

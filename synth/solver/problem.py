@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from synth.costs.costs import Costs
+from synth.costs.recomputation import NOT_RECOMPUTED, Recomputation
 from synth.errors import SynthError
 from synth.objective import Objective
 from synth.op_kinds import MEASURED, MOVES, OpKind
@@ -22,7 +23,7 @@ class Problem:
         partition: layers of each stage, for explanations only.
         partition_is_best: True if no other partition keeps these caps where this one cannot, nor a
             smaller limit for all ranks.
-        recomputed_layers: layers that B recomputes, which the costs count.
+        recomputed_layers: layers that B recomputes, each under its policy, which the costs count.
         profile: the profile of the layers without recomputation; with it a search may choose
             recomputed layers (`plan.recompute.layer_choice`).
         layer_menu: the rules by which layers may be recomputed, where stages may not be; None: any
@@ -39,7 +40,7 @@ class Problem:
     objective: Objective = Objective.MAKESPAN
     partition: tuple[int, ...] | None = None
     partition_is_best: bool = False
-    recomputed_layers: tuple[int, ...] = ()
+    recomputed_layers: Recomputation = NOT_RECOMPUTED
     profile: Profile | None = field(default=None, compare=False, repr=False)
     layer_menu: RecomputationMenu | None = None
     further_ops: frozenset[OpKind] = frozenset((OpKind.R, *MOVES))

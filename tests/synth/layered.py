@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from synth.costs.partition_costs import partition_costs
 from synth.op_kinds import OpKind
 from synth.profile import Profile, Provenance
-from synth.profile.layer_profile import Layer, LayerProfile, Timing
+from synth.profile.layer_profile import VARIED, Layer, LayerProfile, LayerVariant, Timing
 from synth.profile.workload import Workload
 from synth.schedule.placements import placement
 from synth.solver.problem import Problem
@@ -69,6 +69,25 @@ def block(draw: random.Random) -> LayerProfile:
         saved_w_bytes=saved // 2,
         rise_bytes={**rises, OpKind.STEP: 0},
     )
+
+
+def with_variant(draw: random.Random, layer: LayerProfile, *policies: str) -> LayerProfile:
+    """The layer with policies of recomputation, which cost and free anything at all."""
+    variants = {
+        policy: LayerVariant(
+            time_us={
+                kind: Timing.exactly(max(0, layer.time_us[kind].median_us + draw.randint(-2, 6)))
+                for kind in VARIED
+            },
+            saved_bytes=draw.randint(0, layer.saved_bytes),
+            saved_w_bytes=draw.randint(0, 40),
+            rise_bytes={kind: draw.randint(0, 60) for kind in VARIED},
+            input_until=draw.choice(UNTIL),
+            output_until=draw.choice(UNTIL),
+        )
+        for policy in policies
+    }
+    return layer.replace(variants=variants)
 
 
 def problem_of(

@@ -2,6 +2,7 @@
 
 from synth.op_kinds import OpKind
 from synth.profile import Profile
+from synth.profile.layer_profile import LayerProfile
 from synth.profile.links import Link
 from synth.profile.model_flops import ModelFlops, format_flops
 from synth.units import format_bytes, format_us
@@ -19,6 +20,7 @@ def profile_summary(profile: Profile) -> str:
             f"{name:16s}{count:7d}{times}{format_bytes(layer.saved_bytes):>13s}"
             f"{format_bytes(layer.saved_w_bytes):>12s}{format_bytes(layer.parameter_bytes):>12s}"
         )
+        lines.extend(_under_policies(layer))
     lines.append(f"link: {_described(profile.links.default)}")
     if profile.links.host is not None:
         lines.append(f"link to the host's memory: {_described(profile.links.host)}")
@@ -35,6 +37,17 @@ def profile_summary(profile: Profile) -> str:
     if profile.provenance.notes is not None:
         lines.append(profile.provenance.notes)
     return "\n".join(lines)
+
+
+def _under_policies(layer: LayerProfile) -> list[str]:
+    """Return a line for each policy under which B computes a part of the layer again."""
+    kept_us = layer.work_us()
+    under = {policy: layer.under(policy) for policy in layer.variants}
+    return [
+        f"  under {policy}: F + B + W {one.work_us() / kept_us - 1:+.1%}, saved "
+        f"{format_bytes(one.saved_bytes)}"
+        for policy, one in under.items()
+    ]
 
 
 def _left_to_b(profile: Profile) -> list[str]:

@@ -128,6 +128,7 @@ def as_json(plan: Plan, lowered: Lowered, timeline: Timeline, reason: str) -> di
         "found_by": claim.found_by,
         "stopped_by": claim.stopped_by,
         "recomputed_layers": plan.recomputed_layers or (),
+        "recompute_policies": plan.recompute_policies or {},
         "ranks": _ranks_json(plan, lowered, timeline),
     }
 

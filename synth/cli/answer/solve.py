@@ -1,6 +1,5 @@
 """The answer of `synth solve`: baselines, value, lower bound and memory."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from synth.cli.answer.idle import idle_line
@@ -28,7 +27,7 @@ from synth.plan.runtimes import Runtime
 from synth.report.text.baselines import Contender, baselines_table
 from synth.report.text.partitions import by_partition, listed
 from synth.report.text.plan_table import plan_table
-from synth.report.text.tables import places
+from synth.report.text.tables import recomputed_places
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Schedule
 from synth.search.outcome import StoppedBy
@@ -82,7 +81,7 @@ def as_text(
             wrapped(f"why: {reason_of(plan, lowered, timeline)}"),
             *_what_is_left(request, result),
             request.limit.explanation,
-            *_recomputed(lowered.schedule, result.problem.recomputed_layers),
+            *_recomputed(result, lowered.schedule),
             *_faster_ones(request, result),
             "",
             plan_table(plan, lowered, timeline),
@@ -105,7 +104,8 @@ def as_json(request: Request, result: Result) -> dict[str, Any]:
             "peak_bytes": result.peak_bytes,
             "found_by": result.found_by,
             "recomputed": _stages_with_r(result),
-            "recomputed_layers": result.problem.recomputed_layers,
+            "recomputed_layers": tuple(result.problem.recomputed_layers),
+            "recompute_policies": result.problem.recomputed_layers.of_policies,
             "gap": result.gap,
         }
     )
@@ -225,10 +225,10 @@ def _what_is_left(request: Request, result: Result) -> list[str]:
     ]
 
 
-def _recomputed(schedule: Schedule, layers: Sequence[int]) -> list[str]:
+def _recomputed(result: Result, schedule: Schedule) -> list[str]:
     """List the layers that are recomputed within B, and the stages before it, if any."""
-    stages = recomputed(schedule)
-    said = [f"layer{'s' * (len(layers) > 1)} {places(layers)} in B"] if layers else []
+    stages, layers = recomputed(schedule), result.problem.recomputed_layers
+    said = [f"layer{'s' * (len(layers) > 1)} {recomputed_places(layers)} in B"] if layers else []
     if stages:
         said.append(f"stage{'s' * (len(stages) > 1)} {', '.join(map(str, stages))}")
     return [f"recomputed: {'; '.join(said)}"] if said else []

@@ -7,6 +7,7 @@ from synth.errors import SynthError
 from synth.profile.workload import Workload
 from synth.records.command_option import CommandOption
 from synth.run_options.train_options import TrainOptions
+from synth.schedule.files.plan_file import Plan
 
 TrustOption = Annotated[
     bool,
@@ -49,6 +50,23 @@ def read_model(workload: Workload, model: str | None, trust: bool) -> str | None
         return workload.model
     trusted_address(workload, model)
     return model
+
+
+def check_policies(plan: Plan, trust: bool) -> None:
+    """Check that policies of the plan that are a user's functions may be imported.
+
+    Raises:
+        SynthError: names the first of them.
+    """
+    named = [policy for policy in plan.recompute_policies or () if ":" in policy]
+    if named and not trust:
+        raise SynthError(
+            f"the plan recomputes layers under {named[0]!r}, a function, and to import it runs its "
+            f"code; give --trust to import what the plan names"
+        )
+    if is_first_process():
+        for policy in named:
+            talk(f"importing {policy}, as the plan names it")
 
 
 def read_inputs(workload: Workload, training: TrainOptions, trust: bool) -> str | None:

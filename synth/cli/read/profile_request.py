@@ -60,6 +60,15 @@ class ProfileRequest(Record):
             "('block.*'). Can be repeated."
         ),
     ] = None
+    recompute_policy: Annotated[
+        list[str] | None,
+        CommandOption(
+            "Policy of recomputation within a layer, under which each layer is measured, too: "
+            "selective (attention core), ops (every other matrix product), or a function of your "
+            "own, FILE.py:FUNCTION. Can be repeated.",
+            metavar="POLICY",
+        ),
+    ] = None
     cut: Annotated[
         str | None,
         CommandOption(

@@ -36,11 +36,15 @@ def work(context: typer.Context, model: str, request: ProfileRequest) -> None:
         _check_only_of_times(context, model)
         _read_times(Path(model), request, peak_flops)
         return
-    request.check_files(*filter(None, map(file_of, (model, request.inputs))))
+    policies = request.recompute_policy or ()
+    request.check_files(*filter(None, map(file_of, (model, request.inputs, *policies))))
     from synth.runtime.dtypes import dtype_of
+    from synth.runtime.models.recompute_policies import check_policy
     from synth.runtime.profiling.machine_watch import MachineWatch
     from synth.runtime.world import pick_device, under_torchrun
 
+    for policy in policies:
+        check_policy(policy)
     workload, batch = _workload(model, request)
     for name in filter(None, (workload.dtype, workload.autocast)):
         dtype_of(name)
@@ -203,6 +207,7 @@ def _measure(
         warmup=request.warmup,
         iterations=request.iters,
         separate=request.separate,
+        policies=tuple(dict.fromkeys(request.recompute_policy or ())),
         links=links,
         tell=talk,
         watch=watch,

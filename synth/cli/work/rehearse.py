@@ -6,7 +6,7 @@ from pathlib import Path
 from synth.cli.answer.output import talk
 from synth.cli.answer.rehearse import report_rehearsal
 from synth.cli.progress.line import current_line
-from synth.cli.read.own_model import read_inputs, read_model
+from synth.cli.read.own_model import check_policies, read_inputs, read_model
 from synth.cli.read.plans import check_runnable, load_checked
 from synth.cli.read.rehearse_request import RehearseRequest
 from synth.records.overwrite_guard import RUN, check_replaceable
@@ -23,6 +23,7 @@ def work(plan: Path, request: RehearseRequest) -> None:
     check_replaceable(request.output, RUN, "-o", request.force)
     checked, lowered, _ = load_checked(plan)
     check_runnable(checked)
+    check_policies(checked, request.trust)
     options = request.rehearsal.of_training()
     options = options.replace(
         inputs=read_inputs(checked.workload, options, request.trust),

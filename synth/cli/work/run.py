@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from synth.cli.answer.output import is_first_process, warn_of
 from synth.cli.answer.run import report
 from synth.cli.progress.line import current_line
-from synth.cli.read.own_model import read_inputs, read_model
+from synth.cli.read.own_model import check_policies, read_inputs, read_model
 from synth.cli.read.plans import check_runnable, load_checked
 from synth.cli.read.run_request import RunRequest
 from synth.run_options.train_options import TrainOptions
@@ -32,6 +32,7 @@ def work(plan: Path, request: RunRequest) -> None:
 def _with_trusted_code(plan: Plan, request: RunRequest) -> TrainOptions:
     """Return the options with the addresses of all code that the user lets be imported."""
     training = request.training
+    check_policies(plan, request.trust)
     resolved = training.replace(
         inputs=read_inputs(plan.workload, training, request.trust),
         model=read_model(plan.workload, training.model, request.trust),

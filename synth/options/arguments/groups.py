@@ -53,8 +53,8 @@ PLACEMENT_HELP = (
 )
 RECOMPUTE_HELP = (
     "Activation checkpointing. none; all or 0,1,2: these stages, as an op R before B; "
-    "layers:3-8,10: these layers, within B; auto: search for the best choice, including published "
-    "schedules that recompute."
+    "layers:3-8,10: these layers, within B; ops:3-8: under a profiled policy; auto: search "
+    "for the best choice, including published schedules that recompute."
 )
 
 ProfileArgument = Annotated[

@@ -66,7 +66,7 @@ class NewSearches:
             plan.caps_bytes,
             plan.claim.judged_by,
             plan.partition,
-            recomputed_layers=plan.recomputed_layers or (),
+            recomputed_layers=plan.recomputation,
         )
         self.own_us, self.bound_us = plan.claim.value_us, plan.claim.lower_bound_us
 

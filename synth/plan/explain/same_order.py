@@ -8,7 +8,8 @@ from typing import NamedTuple, TypeVar
 
 from synth.costs.costs import Costs
 from synth.costs.partition_costs import partition_costs
-from synth.costs.recomputed_layers import recomputing
+from synth.costs.recomputation import FULL, Recomputation
+from synth.costs.recomputed_layers import policies_of, recomputing
 from synth.plan.explain.what_if import How, WhatIf, compared
 from synth.plan.tuning import EXPLAIN
 from synth.profile import Profile
@@ -28,7 +29,7 @@ class _Variant(NamedTuple):
 
     words: str
     sizes: tuple[int, ...]
-    recomputed: tuple[int, ...]
+    recomputed: Recomputation
 
 
 class SameOrder:
@@ -67,20 +68,19 @@ class SameOrder:
         Args:
             profile: that of the plan, from which its costs are derived.
         """
-        recomputed = self.plan.recomputed_layers or ()
+        recomputed = self.plan.recomputation
         yield self._best("one layer moved", profile, self._moves(recomputed))
         if recomputed:
-            fewer = [
-                (layer, tuple(each for each in recomputed if each != layer)) for layer in recomputed
-            ]
+            fewer = [(layer, recomputed.without(layer)) for layer in recomputed]
             yield self._best("one layer less recomputed", profile, self._distinct(profile, fewer))
         rank = self._fullest_rank()
         if rank is not None:
             more = [
-                (layer, tuple(sorted((*recomputed, layer))))
+                (layer, recomputed.with_layer(layer, policy))
                 for stage in self._stages_of(rank)
                 for layer in self.plan.layers_of(stage)
                 if layer not in recomputed
+                for policy in policies_of(profile, layer)
             ]
             words = f"one layer more of rank {rank} recomputed"
             yield self._best(words, profile, self._distinct(profile, more))
@@ -101,7 +101,7 @@ class SameOrder:
         value_us = self.plan.claim.judged_by.value_us(timeline)
         return compared(change, How.SAME_ORDER, value_us, self.own_us)
 
-    def _moves(self, recomputed: tuple[int, ...]) -> Iterator[_Variant]:
+    def _moves(self, recomputed: Recomputation) -> Iterator[_Variant]:
         """Yield the partitions in which one stage boundary is a layer further, either way."""
         sizes = self.plan.partition
         for stage in range(len(sizes) - 1):
@@ -114,16 +114,18 @@ class SameOrder:
                     yield _Variant(words, tuple(moved), recomputed)
 
     def _distinct(
-        self, profile: Profile, choices: Sequence[tuple[int, tuple[int, ...]]]
+        self, profile: Profile, choices: Sequence[tuple[int, Recomputation]]
     ) -> Iterator[_Variant]:
         """Yield one of the choices of recomputed layers for each stage and kind of layer."""
         stage_of = [s for s, size in enumerate(self.plan.partition) for _ in range(size)]
         seen = set()
         for layer, recomputed in choices:
-            content = stage_of[layer], profile.layers[layer].profile
+            policy = recomputed.get(layer, self.plan.recomputation.get(layer, FULL))
+            content = stage_of[layer], profile.layers[layer].profile, policy
             if content not in seen:
                 seen.add(content)
                 name = f"layer {layer}, {self.plan.layers[layer]}"
+                name += "" if policy == FULL else f", under {policy}"
                 yield _Variant(name, self.plan.partition, recomputed)
 
     def _best(self, change: str, profile: Profile, variants: Iterator[_Variant]) -> WhatIf:

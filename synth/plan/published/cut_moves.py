@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from synth.costs.costs import Costs
 from synth.plan.published.neighbours import Neighbours
 from synth.plan.published.order_scores import OrderScores, Score
-from synth.plan.published.variants import Sizes, VariantCosts
+from synth.plan.published.variants import RecomputedLayers, Sizes, VariantCosts
 from synth.plan.tuning import CUT_MOVES
 from synth.schedule.model import Placement
 
@@ -22,7 +22,7 @@ class CutMoves:
         self,
         order: OrderScores,
         costs: VariantCosts,
-        layers: tuple[int, ...],
+        layers: RecomputedLayers,
         should_stop: Callable[[int], bool],
     ) -> None:
         """Judge nothing yet.

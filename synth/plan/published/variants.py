@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from synth.costs.costs import Costs
 from synth.costs.partition_costs import at_speeds, stage_speeds
+from synth.costs.recomputation import Recomputation
 from synth.costs.recomputed_layers import recomputing
 from synth.costs.stage_costs import StageCosts
 from synth.op_kinds import OpKind
@@ -23,6 +24,9 @@ from synth.schedule.recomputation_rules import (
 )
 
 Sizes = tuple[int, ...]
+
+# The places of recomputed layers, or their policies by place.
+RecomputedLayers = tuple[int, ...] | Recomputation
 
 
 class Variant(NamedTuple):
@@ -58,7 +62,7 @@ class VariantCosts:
         self.profile = profile.replace(rank_speeds=None)
         self.parts = model_parts([layer.name for layer in profile.layers])
         self.table = StageCostTable(self.profile)
-        self._tables: dict[tuple[int, ...], StageCostTable] = {(): self.table}
+        self._tables: dict[RecomputedLayers, StageCostTable] = {}
         self._rank_speeds = profile.rank_speeds
         # Of each stage's rank; None: all are equal.
         self.speeds: tuple[float, ...] | None = None
@@ -75,13 +79,13 @@ class VariantCosts:
         placed.speeds = stage_speeds(self._rank_speeds, where.ranks)
         return placed
 
-    def of(self, sizes: Sizes, layers: tuple[int, ...] = ()) -> Costs:
+    def of(self, sizes: Sizes, layers: RecomputedLayers = ()) -> Costs:
         """Return the costs of a cut with some layers recomputed."""
         costs = self._table(layers).costs(tuple(accumulate(sizes, initial=0)))
         return costs if self.speeds is None else at_speeds(costs, self.speeds)
 
     def least_work_us(
-        self, sizes: Sizes, layers: tuple[int, ...], where: Placement, num_micro_batches: int
+        self, sizes: Sizes, layers: RecomputedLayers, where: Placement, num_micro_batches: int
     ) -> int:
         """Return a lower bound on the time of any order: the least work of the busiest rank."""
         if where.backward_ranks is not None:
@@ -97,10 +101,12 @@ class VariantCosts:
             for held in where.held
         )
 
-    def _table(self, layers: tuple[int, ...]) -> StageCostTable:
+    def _table(self, layers: RecomputedLayers) -> StageCostTable:
+        if not layers:
+            return self.table
         if layers not in self._tables:
             if len(self._tables) > BEST_VARIANT.tables:
-                self._tables = {(): self.table}
+                self._tables.clear()
             self._tables[layers] = StageCostTable(recomputing(self.profile, layers))
         return self._tables[layers]
 

@@ -2,19 +2,20 @@
 
 A stage holds what F keeps for each micro-batch that is in flight. The best number of micro-batches
 in flight is not known, so choices are made for several numbers: each stage takes the choice with
-the least time of B that leaves headroom for this number on its rank. List schedules show which
+the least work that leaves headroom for this number on its rank. List schedules show which
 number is best, and then if a stage should recompute a little more or less.
 
     1F1B's number   rank 0 keeps for 4   for 3   for 2   for 1     layers recomputed:  6 4 2 0
     half of it                     2       2       1       1                           2 2 0 0
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import NamedTuple
 
+from synth.costs.recomputation import Recomputation
 from synth.costs.stage_costs import StageCosts
 from synth.op_kinds import OpKind
 from synth.plan.list_schedule_judge import ListScheduleJudge
@@ -36,11 +37,11 @@ def applies(problem: Problem) -> bool:
     return problem.profile is not None and problem.partition is not None
 
 
-def with_layers(problem: Problem, layers: Sequence[int]) -> Problem:
-    """Return the problem with just these layers recomputed."""
+def with_layers(problem: Problem, layers: Collection[int]) -> Problem:
+    """Return the problem with just these layers recomputed, as in `recomputing`."""
     assert problem.profile is not None and problem.partition is not None
     costs = costs_with(problem.profile, problem.partition, layers)
-    return replace(problem, costs=costs, recomputed_layers=tuple(sorted(layers)))
+    return replace(problem, costs=costs, recomputed_layers=Recomputation(layers))
 
 
 def without_layers(problem: Problem) -> Problem:
@@ -49,10 +50,10 @@ def without_layers(problem: Problem) -> Problem:
 
 
 class _Judged(NamedTuple):
-    """A choice, the value of its best list schedule, and the time of B over all stages."""
+    """A choice, the value of its best list schedule, and the time of F, B and W over all stages."""
 
     value_us: int
-    backward_us: int
+    work_us: int
     picks: Picks
 
 
@@ -99,7 +100,7 @@ class LayerSearch:
         ]
         if self.are_few or not ranked:
             others = [p for p in self.judged if any(p) and p not in near and may_fit(self._with(p))]
-            near += sorted(others, key=lambda picks: (self._backward_us(picks), picks))
+            near += sorted(others, key=lambda picks: (self._work_us(picks), picks))
         count = LAYER_SEARCH.few_choices if self.are_few else most
         return [with_layers(self.problem, self._layers(picks)) for picks in near[:count]]
 
@@ -112,22 +113,20 @@ class LayerSearch:
         """Return the problem with the choices of least memory for one micro-batch alone."""
         return with_layers(self.problem, self._layers(self._least()))
 
-    def _layers(self, picks: Picks) -> list[int]:
+    def _layers(self, picks: Picks) -> Recomputation:
         options = (menu.options[pick] for menu, pick in zip(self.menus, picks, strict=True))
-        return [layer for option in options for layer in option.layers]
+        return Recomputation({at: how for option in options for at, how in option.layers.items()})
 
     def _ranked(self) -> list[_Judged]:
-        """Return the choices that fit, best first; of equals the one with the shortest B."""
+        """Return the choices that fit, best first; of equals the one of the least work."""
         return sorted(
-            _Judged(value_us, self._backward_us(picks), picks)
+            _Judged(value_us, self._work_us(picks), picks)
             for picks, value_us in self.judged.items()
             if value_us is not None
         )
 
-    def _backward_us(self, picks: Picks) -> int:
-        return sum(
-            menu.options[pick].backward_us for menu, pick in zip(self.menus, picks, strict=True)
-        )
+    def _work_us(self, picks: Picks) -> int:
+        return sum(menu.options[pick].work_us for menu, pick in zip(self.menus, picks, strict=True))
 
     def _least(self) -> Picks:
         """Return for every stage the choice that needs the least memory."""
@@ -290,12 +289,12 @@ class _Headroom:
         before, found = self._need(rank, held, picks), []
         for stage in {one.stage for one in held}:
             options = self.menus[stage].options
-            at_us = options[picks[stage]].backward_us
+            at_us = options[picks[stage]].work_us
             for pick in range(picks[stage] + 1, len(options)):
                 changed = [*picks[:stage], pick, *picks[stage + 1 :]]
                 freed = min(over, before - self._need(rank, held, changed))
                 if freed > 0:
-                    cost_us = options[pick].backward_us - at_us
+                    cost_us = options[pick].work_us - at_us
                     found.append((cost_us / freed, cost_us, stage, pick))
         return min(found)[2:] if found else None
 

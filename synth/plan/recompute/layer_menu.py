@@ -1,26 +1,28 @@
 """Menus of recomputation: the Pareto-optimal choices of layers for each stage.
 
-Layers are added to a stage one after another, each kept or recomputed. Of two choices for the same
-layers that treat the last one alike, one is dropped if the other takes no longer and needs no more
-bytes in any figure, because all layers that follow change both alike. So of many equal layers
-mostly only the number matters, and the first ones are recomputed: B comes to them last, when most
-of what the others keep is freed.
+Layers are added to a stage one after another, each kept or recomputed under one of its policies.
+Of two choices for the same layers that treat the last one alike, one is dropped if no op of the
+other takes longer and it needs no more bytes in any figure, because all layers that follow change
+both alike. So of many equal layers mostly only the number matters, and the first ones are
+recomputed: B comes to them last, when most of what the others keep is freed.
 
 Where too many choices are left, there are two sets of them: some of those that can be made
 (`options`), and figures that no choice is below in every respect (`floors`), for bounds.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, reduce
 from math import isqrt
+from operator import add
 from typing import NamedTuple
 
 import numpy as np
 
 from synth.costs.costs import Costs
 from synth.costs.partition_costs import partition_costs, stage_costs
-from synth.costs.recomputed_layers import is_recomputed_already, recomputed, recomputing
+from synth.costs.recomputation import Recomputation
+from synth.costs.recomputed_layers import policies_of, recomputed, recomputing
 from synth.costs.stage_costs import StageCosts
 from synth.op_kinds import OpKind
 from synth.plan.tuning import LAYER_MENU
@@ -33,23 +35,29 @@ _NS_PER_US = 1000
 
 _NOTHING_YET = -(1 << 62)
 
+# The ops whose costs a choice of layers changes; B first, which recomputes.
+_VARIED = (OpKind.B, OpKind.BW, OpKind.F, OpKind.R, OpKind.W)
+
+# A layer and the policy under which it is recomputed; empty if it is kept.
+_Chosen = tuple[tuple[int, str], ...]
+
 
 @dataclass(frozen=True)
 class Option:
     """A choice of a stage's layers to recompute, and its costs."""
 
-    layers: tuple[int, ...]
+    layers: Recomputation
     costs: StageCosts
 
     @property
-    def backward_us(self) -> int:
-        """Time of B, which includes the recomputation."""
-        return self.costs.duration_us[OpKind.B]
+    def work_us(self) -> int:
+        """Time of F, B and W, which includes the recomputation."""
+        return self.costs.work_us
 
 
 @dataclass(frozen=True)
 class Menu:
-    """Choices of a stage by rising time of B; the first one recomputes nothing."""
+    """Choices of a stage by rising time of its work; the first one recomputes nothing."""
 
     options: tuple[Option, ...]
     floors: tuple[StageCosts, ...]
@@ -59,13 +67,16 @@ def menu(profile: Profile, first: int, size: int) -> Menu:
     """Return the choices for a stage of `size` layers from `first` on."""
     indices = range(first, first + size)
     plain = tuple(profile.stage_layers(first, first + size))
-    has_choice = tuple(not is_recomputed_already(profile, i) for i in indices)
+    policies = tuple(policies_of(profile, i) for i in indices)
     sums = profile.gradient_sums(first, first + size)
-    found = _menu(_Layers(plain, has_choice, sums), first == 0)
+    found = _menu(_Layers(plain, policies, sums), first == 0)
     if not first:
         return found
     options = (
-        Option(tuple(first + index for index in option.layers), option.costs)
+        Option(
+            Recomputation({first + index: policy for index, policy in option.layers.items()}),
+            option.costs,
+        )
         for option in found.options
     )
     return Menu(tuple(options), found.floors)
@@ -75,13 +86,13 @@ def menu(profile: Profile, first: int, size: int) -> Menu:
 def _menu(row_of_layers: "_Layers", is_first: bool) -> Menu:
     """Return the choices of a stage with these layers, which are numbered from 0."""
     rows = _Rows(_followed(row_of_layers, _some), _followed(row_of_layers, _lowered))
-    base = row_of_layers.stage((), is_first=is_first)
+    base = row_of_layers.stage(Recomputation(), is_first=is_first)
     possible = _best_stages([row.on(base, is_first=is_first) for row in rows.possible])
     options = [
         Option(chosen, row_of_layers.stage(chosen, is_first=is_first))
-        for chosen in (rows.possible[place].layers for place in possible)
+        for chosen in (Recomputation(dict(rows.possible[place].layers)) for place in possible)
     ]
-    options.sort(key=lambda option: (option.backward_us, option.costs.saved_bytes))
+    options.sort(key=lambda option: (option.work_us, option.costs.saved_bytes))
     floors = [row.on(base, is_first=is_first) for row in rows.floors]
     return Menu(tuple(options), tuple(floors[place] for place in _best_stages(floors)))
 
@@ -90,11 +101,11 @@ def figures(stage: StageCosts) -> tuple[int, ...]:
     """Return the figures that a choice of layers changes; less is never worse."""
     durations, rises = stage.duration_us, stage.rise_bytes
     return (
-        durations[OpKind.B],
-        durations[OpKind.BW],
+        *(durations[kind] for kind in _VARIED),
         stage.saved_bytes,
         stage.saved_w_bytes,
         *(rises[kind] for kind in (OpKind.F, OpKind.R, OpKind.B, OpKind.W, OpKind.BW)),
+        stage.light_rise,
         stage.input_until.rank_in_chain,
         stage.output_until.rank_in_chain,
     )
@@ -124,22 +135,23 @@ def menus(profile: Profile, sizes: Sequence[int]) -> list[Menu]:
     return [menu(profile, first, size) for first, size in zip(firsts, sizes, strict=True)]
 
 
-def costs_with(profile: Profile, sizes: Sequence[int], layers: Iterable[int]) -> Costs:
-    """Return the costs of a partition with some layers recomputed."""
-    return partition_costs(recomputing(profile, tuple(layers)), sizes)
+def costs_with(profile: Profile, sizes: Sequence[int], layers: Collection[int]) -> Costs:
+    """Return the costs of a partition with some layers recomputed, as in `recomputing`."""
+    return partition_costs(recomputing(profile, layers), sizes)
 
 
 class _Row(NamedTuple):
     """A choice for the first layers of a stage; figures as in `synth.costs`.
 
+    `extra_ns` are the times by which each of `_VARIED` is longer than without recomputation.
     `backward_rise` and `fused_rise` are the highest levels of B and BW above that at the start of
     the last layer, once that one is over, `_NOTHING_YET` where it is the only one: what is freed
     there depends on the layer after it.
     """
 
-    layers: tuple[int, ...]
+    layers: _Chosen
     last: LayerProfile
-    extra_ns: int
+    extra_ns: tuple[int, ...]
     saved: int
     saved_w: int
     input_until: int
@@ -148,31 +160,33 @@ class _Row(NamedTuple):
     weight_rise: int
     backward_rise: int
     fused_rise: int
+    light_rise: int
 
     @classmethod
-    def of(cls, layers: tuple[int, ...], layer: LayerProfile, extra_ns: int) -> "_Row":
+    def of(cls, layers: _Chosen, layer: LayerProfile, extra_ns: tuple[int, ...]) -> "_Row":
         """Make the row of a first layer."""
         rises = layer.rise_bytes
         return cls(
             layers,
             layer,
             extra_ns,
-            layer.saved_bytes,
-            layer.saved_w_bytes,
-            layer.input_until.rank_in_chain,
-            rises[OpKind.F],
-            layer.recompute_rise_bytes,
-            rises[OpKind.W],
-            _NOTHING_YET,
-            _NOTHING_YET,
+            saved=layer.saved_bytes,
+            saved_w=layer.saved_w_bytes,
+            input_until=layer.input_until.rank_in_chain,
+            forward_rise=rises[OpKind.F],
+            again_rise=layer.recompute_rise_bytes,
+            weight_rise=rises[OpKind.W],
+            backward_rise=_NOTHING_YET,
+            fused_rise=_NOTHING_YET,
+            light_rise=rises[OpKind.F],
         )
 
     @property
     def figures(self) -> tuple[int, ...]:
         """Return the figures to compare; less is never worse."""
-        return self[2:]
+        return (*self.extra_ns, *self[3:])
 
-    def then(self, layers: tuple[int, ...], layer: LayerProfile, extra_ns: int) -> "_Row":
+    def then(self, layers: _Chosen, layer: LayerProfile, extra_ns: tuple[int, ...]) -> "_Row":
         """Return the row with one more layer."""
         last, rises = self.last, layer.rise_bytes
         between, returned = last.output_bytes, last.returned_bytes
@@ -187,7 +201,7 @@ class _Row(NamedTuple):
         return _Row(
             self.layers + layers,
             layer,
-            extra_ns=self.extra_ns + extra_ns,
+            extra_ns=tuple(map(add, self.extra_ns, extra_ns)),
             saved=self.saved + layer.saved_bytes + (between if held != OpKind.F else 0),
             saved_w=self.saved_w + layer.saved_w_bytes + kept_for_w + gradient_until_w,
             input_until=self.input_until,
@@ -196,12 +210,15 @@ class _Row(NamedTuple):
             weight_rise=max(rises[OpKind.W], self.weight_rise - layer.saved_w_bytes),
             backward_rise=layer.saved_w_bytes - layer.saved_bytes + returned + behind,
             fused_rise=returned - layer.saved_bytes + fused_behind,
+            light_rise=max(self.light_rise, between + rises[OpKind.F]),
         )
 
     def on(self, base: StageCosts, *, is_first: bool) -> StageCosts:
         """Return the costs of a stage, given those without recomputation."""
-        extra_us = self.extra_ns // _NS_PER_US
-        durations = base.duration_us
+        durations = {
+            kind: base.duration_us[kind] + ns // _NS_PER_US
+            for kind, ns in zip(_VARIED, self.extra_ns, strict=True)
+        }
         rises = {
             OpKind.F: self.forward_rise,
             OpKind.R: self.again_rise,
@@ -210,21 +227,20 @@ class _Row(NamedTuple):
             OpKind.BW: max(self.last.rise_bytes[OpKind.BW], self.fused_rise),
         }
         return base.replace(
-            duration_us={
-                **durations,
-                OpKind.B: durations[OpKind.B] + extra_us,
-                OpKind.BW: durations[OpKind.BW] + extra_us,
-            },
+            duration_us={**base.duration_us, **durations},
             saved_bytes=self.saved,
             saved_w_bytes=self.saved_w,
             rise_bytes={**base.rise_bytes, **rises},
             input_until=OpKind.F if is_first else _KINDS[self.input_until],
             output_until=self.last.output_until,
+            light_rise_bytes=self.light_rise,
         )
 
     def below(self, other: "_Row") -> "_Row":
         """Return figures that are at most those of both; possibly of no real choice."""
-        return _Row(*self[:2], *map(min, self.figures, other.figures))
+        least = [*map(min, self.figures, other.figures)]
+        count = len(_VARIED)
+        return _Row(*self[:2], tuple(least[:count]), *least[count:])
 
 
 _KINDS = {kind.rank_in_chain: kind for kind in (OpKind.F, OpKind.B, OpKind.W)}
@@ -246,27 +262,35 @@ class _Layers:
     def __init__(
         self,
         plain: tuple[LayerProfile, ...],
-        has_choice: tuple[bool, ...],
+        policies: tuple[tuple[str, ...], ...],
         sums: tuple[GradientSum, ...],
     ) -> None:
-        """Take the layers, which of them may be recomputed, and their sums of gradients."""
-        self.plain, self.has_choice, self.sums = plain, has_choice, sums
+        """Take the layers, the policies under which each may be recomputed, and their sums of
+        gradients."""
+        self.plain, self.policies, self.sums = plain, policies, sums
         self.kinds = {id(layer): layer for layer in plain}
         values = {key: layer.model_dump_json() for key, layer in self.kinds.items()}
-        self._key = (tuple(values[id(layer)] for layer in plain), has_choice, sums)
+        self._key = (tuple(values[id(layer)] for layer in plain), policies, sums)
 
     @cached_property
-    def again(self) -> tuple[LayerProfile | None, ...]:
-        """The layers recomputed; None where that is no choice."""
-        kinds = {key: recomputed(layer) for key, layer in self.kinds.items()}
-        both = zip(self.plain, self.has_choice, strict=True)
-        return tuple(kinds[id(layer)] if has_choice else None for layer, has_choice in both)
+    def again(self) -> tuple[dict[str, LayerProfile], ...]:
+        """Each layer recomputed, by policy; empty where that is no choice."""
+        both = list(zip(self.plain, self.policies, strict=True))
+        kinds = {
+            (id(layer), policy): recomputed(layer, policy)
+            for layer, policies in both
+            for policy in policies
+        }
+        return tuple(
+            {policy: kinds[id(layer), policy] for policy in policies} for layer, policies in both
+        )
 
-    def stage(self, chosen: Collection[int], *, is_first: bool) -> StageCosts:
+    def stage(self, chosen: Recomputation, *, is_first: bool) -> StageCosts:
         """Return the costs of a stage with these layers, some of them recomputed."""
-        both = zip(self.plain, self.again, strict=True)
-        treated = (again if i in chosen else kept for i, (kept, again) in enumerate(both))
-        layers = [layer for layer in treated if layer is not None]
+        layers = [
+            again[chosen[index]] if index in chosen else kept
+            for index, (kept, again) in enumerate(zip(self.plain, self.again, strict=True))
+        ]
         return stage_costs(layers, self.sums, is_first=is_first)
 
     def __hash__(self) -> int:
@@ -281,9 +305,13 @@ def _followed(layers: _Layers, thin: _Thin) -> list[_Row]:
     most = isqrt(LAYER_MENU.followed_squared // len(layers.plain))
     most = max(LAYER_MENU.least_followed, min(LAYER_MENU.most_followed, most))
     for index, (kept, again) in enumerate(zip(layers.plain, layers.again, strict=True)):
-        treated: list[tuple[tuple[int, ...], LayerProfile, int]] = [((), kept, 0)]
-        if again is not None:
-            treated.append(((index,), again, round(_NS_PER_US * kept.recompute_us)))
+        treated: list[tuple[_Chosen, LayerProfile, tuple[int, ...]]] = [
+            ((), kept, (0,) * len(_VARIED)),
+            *(
+                (((index, policy),), layer, _longer_ns(kept, layer))
+                for policy, layer in again.items()
+            ),
+        ]
         rows = [
             thin(
                 _best(
@@ -296,6 +324,16 @@ def _followed(layers: _Layers, thin: _Thin) -> list[_Row]:
             for one in treated
         ]
     return [row for group in rows for row in group]
+
+
+def _longer_ns(kept: LayerProfile, again: LayerProfile) -> tuple[int, ...]:
+    """Return by how much the ops of a layer are longer if it is recomputed."""
+    both = ((_us(again, kind), _us(kept, kind)) for kind in _VARIED)
+    return tuple(round(_NS_PER_US * (longer_us - us)) for longer_us, us in both)
+
+
+def _us(layer: LayerProfile, kind: OpKind) -> float:
+    return layer.recompute_us if kind == OpKind.R else layer.time_us[kind].median_us
 
 
 def _best(rows: list[_Row]) -> list[_Row]:

@@ -6,7 +6,8 @@ There are few, so all are judged by list schedules, those of least work first.
 from collections.abc import Callable
 from dataclasses import replace
 
-from synth.op_kinds import OpKind
+from synth.costs.recomputation import Recomputation
+from synth.costs.recomputed_layers import policies_of
 from synth.plan.list_schedule_judge import ListScheduleJudge
 from synth.plan.recompute.layer_choice import LayerSearch, with_layers, without_layers
 from synth.plan.tuning import LIST_JUDGING
@@ -26,7 +27,14 @@ def problems_on_menu(problem: Problem) -> list[Problem]:
     assert problem.profile is not None and problem.partition is not None
     assert problem.layer_menu is not None
     parts = model_parts([layer.name for layer in problem.profile.layers])
-    choices = problem.layer_menu.choices(problem.partition, problem.placement, parts)
+    at = problem.partition, problem.placement, parts
+    every = problem.layer_menu.every_layer(*at)
+    in_part = [
+        Recomputation(dict.fromkeys(every, policy))
+        for policy in problem.layer_menu.policies
+        if every and all(policy in policies_of(problem.profile, layer) for layer in every)
+    ]
+    choices = [*problem.layer_menu.choices(*at), *in_part]
     return [with_layers(problem, layers) for layers in choices]
 
 
@@ -45,9 +53,9 @@ class MenuSearch:
         """Judge nothing yet; the arguments are those of `LayerSearch`."""
         self.should_stop = should_stop
         self.without, *choices = problems_on_menu(without_layers(problem))
-        self.choices = sorted(choices, key=_backward_us)
+        self.choices = sorted(choices, key=_work_us)
         self.judge = ListScheduleJudge(problem, effort_s)
-        self.values: dict[tuple[int, ...], int] = {}
+        self.values: dict[Recomputation, int] = {}
 
     def run(self) -> None:
         """Judge the choices, those of least work first."""
@@ -90,5 +98,5 @@ def layer_search(
     return make(problem, effort_s, should_stop)
 
 
-def _backward_us(problem: Problem) -> int:
-    return sum(stage.duration_us[OpKind.B] for stage in problem.costs.stages)
+def _work_us(problem: Problem) -> int:
+    return sum(stage.work_us for stage in problem.costs.stages)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from synth.costs.partition_costs import partition_costs
+from synth.costs.recomputation import Recomputation
 from synth.costs.recomputed_layers import recomputing
 from synth.plan.partition.balance import balance
 from synth.plan.recompute.choice import Choice, solve_with
@@ -75,7 +76,7 @@ def _repartition(profile: Profile, problem: Problem) -> Problem | None:
         return None
     costs = partition_costs(profile, sizes, problem.placement.ranks)
     base = replace(problem, costs=costs, partition=sizes, partition_is_best=False)
-    return replace(base, recomputed_layers=())
+    return replace(base, recomputed_layers=Recomputation())
 
 
 def _distinct(profile: Profile, problem: Problem, stages: Collection[int]) -> list[Problem]:

@@ -88,6 +88,7 @@ def least_costs(stages: Sequence[StageCosts]) -> StageCosts:
         saved_w_bytes=min(stage.saved_w_bytes for stage in stages),
         input_until=min((stage.input_until for stage in stages), key=_in_chain),
         output_until=min((stage.output_until for stage in stages), key=_in_chain),
+        light_rise_bytes=min(stage.light_rise for stage in stages),
     )
 
 

@@ -123,7 +123,7 @@ class _Reproving:
             return self._with_recompute(stages, is_auto)
         scope = self.plan.claim.bound_holds_for
         if scope == BoundScope.ALL and self.profile is not None and applies(self.problem):
-            as_run = recomputing(self.profile, self.plan.recomputed_layers or ())
+            as_run = recomputing(self.profile, self.plan.recomputation)
             return self._of_all(as_run, plain)
         reached_us = self._prove_own(plain)
         on_trust = None if scope == BoundScope.PARTITION else f"that it holds for {scope.words}"

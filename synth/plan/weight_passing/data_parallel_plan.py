@@ -13,6 +13,7 @@ found with them may exceed the limit by some bytes, and is refused when all pipe
 
 from collections.abc import Sequence
 from dataclasses import replace
+from shlex import quote
 from typing import Any, overload
 
 from synth.costs.costs import Costs
@@ -177,7 +178,7 @@ def _check_shares(peaks: tuple[int, ...], problem: Problem) -> None:
     )
     exactly = f"§partition {','.join(map(str, problem.partition or ()))}"
     if problem.recomputed_layers:
-        exactly += f" §recompute layers:{','.join(map(str, problem.recomputed_layers))}"
+        exactly += f" §recompute {quote(problem.recomputed_layers.written)}"
     raise SharesExceedLimit(
         f"the schedule that was found needs {format_bytes_both(excess)} more than the limit on "
         f"rank {rank}, as a stage's share of the optimizer state is rounded up; give {exactly}, "

@@ -6,7 +6,7 @@ from typing import Self
 from synth.profile.throughput import throughput
 from synth.report.chart.timed import TimedSchedule
 from synth.report.explain.overlay import Overlay
-from synth.report.text.tables import places
+from synth.report.text.tables import places, recomputed_places
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.simulate import Timeline
@@ -90,12 +90,11 @@ def _idle_shares(timeline: Timeline) -> str:
 
 def _stage_names(plan: Plan) -> tuple[str, ...]:
     """Return the layers of each stage: `layers 0–2 (embedding … block.1)`."""
-    recomputed = set(plan.recomputed_layers or ())
     names = []
     for stage in range(len(plan.partition)):
         layers = plan.layers_of(stage)
         ends = list(dict.fromkeys((plan.layers[layers[0]], plan.layers[layers[-1]])))
-        again = places(recomputed.intersection(layers))
+        again = recomputed_places(plan.recomputation.within(layers))
         more = f"; recomputed {again}" if again else ""
         word = "layer" if len(layers) == 1 else "layers"
         names.append(f"{word} {places(layers)} ({' … '.join(ends)}{more})")

@@ -15,5 +15,5 @@ def plan_table(plan: Plan, lowered: Lowered, timeline: Timeline) -> str:
         ranges,
         plan.caps_bytes,
         plan.claim.peak_bytes,
-        plan.recomputed_layers or (),
+        plan.recomputation,
     )

@@ -1,8 +1,9 @@
 """Tables of plain text: aligned on the decimal point, units in the header."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from synth.costs.recomputation import FULL, NOT_RECOMPUTED, Recomputation, runs
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.rank_memory import static_bytes
 from synth.schedule.simulate import Timeline
@@ -121,7 +122,7 @@ def rank_table(
     layer_ranges: Sequence[range],
     caps_bytes: Sequence[int] | None,
     peaks_bytes: Sequence[int],
-    recomputed_layers: Collection[int] = (),
+    recomputed_layers: Recomputation = NOT_RECOMPUTED,
 ) -> str:
     """Return a table with a row per rank: stages, layers, work, idle time and memory.
 
@@ -157,19 +158,21 @@ def rank_table(
         )
         if recomputed_layers:
             own = {index for stage, _ in held for index in layer_ranges[stage]}
-            rows[-1].append(places(own.intersection(recomputed_layers)))
+            rows[-1].append(recomputed_places(recomputed_layers.within(own)))
     return table(header, rows)
 
 
 def places(layers: Iterable[int]) -> str:
     """Format layers as ranges: `4–7, 9`; empty for none."""
-    runs: list[list[int]] = []
-    for index in sorted(layers):
-        if runs and index == runs[-1][-1] + 1:
-            runs[-1].append(index)
-        else:
-            runs.append([index])
-    return ", ".join(_places(range(run[0], run[-1] + 1)) for run in runs)
+    return ", ".join(map(_places, runs(layers)))
+
+
+def recomputed_places(layers: Recomputation) -> str:
+    """Format recomputed layers: `4–7, 9`; those under a policy are followed by it: `4–7 (ops)`."""
+    return ", ".join(
+        places(at) if policy == FULL else f"{places(at)} ({policy})"
+        for policy, at in layers.by_policy.items()
+    )
 
 
 def _places(layers: range) -> str:

@@ -40,7 +40,7 @@ def differences(plan: Plan, profile: Profile) -> Iterator[str]:
         yield _difference("conditions", plan.conditions, profile.provenance.conditions)
     try:
         derived = partition_costs(
-            recomputing(profile, plan.recomputed_layers or ()), plan.partition, plan.placement
+            recomputing(profile, plan.recomputation), plan.partition, plan.placement
         )
     except SynthError as error:
         yield f"partition, recomputed layers: {error}"

@@ -10,6 +10,7 @@ from pydantic import Field, PositiveInt, model_validator
 
 from synth.costs.costs import Costs
 from synth.costs.partition_costs import partition_costs
+from synth.costs.recomputation import FULL, Recomputation
 from synth.costs.recomputed_layers import recomputing
 from synth.errors import SynthError
 from synth.profile import Profile
@@ -53,11 +54,12 @@ class Plan(Displayed, FileRecord):
     parameters' share of the static bytes, and the function that makes the inputs, version 7 the
     FLOPs of a micro-batch, version 8 programs that write a part which is repeated once, version 9
     ranks of backwards, and the gradients that B computes itself, version 10 the gradients of
-    outputs, which frozen layers do not get, version 11 tied parameters of several stages.
+    outputs, which frozen layers do not get, version 11 tied parameters of several stages,
+    version 12 the policies under which layers are recomputed in part.
     """
 
     FORMAT: ClassVar[str] = "synth-schedule"
-    VERSION: ClassVar[int] = 11
+    VERSION: ClassVar[int] = 12
     OF_FILE: ClassVar[tuple[str, ...]] = (*FileRecord.OF_FILE, FINGERPRINT)
     SINCE: ClassVar[Mapping[str, int]] = {
         FINGERPRINT: 3,
@@ -71,6 +73,7 @@ class Plan(Displayed, FileRecord):
         "costs.stages.early_gradient_bytes": 9,
         "costs.stages.output_gradient_bytes": 10,
         "costs.ties": 11,
+        "recompute_policies": 12,
     }
     MADE_BY: ClassVar[tuple[str, ...]] = ("synth solve",)
 
@@ -85,7 +88,12 @@ class Plan(Displayed, FileRecord):
     partition: tuple[PositiveInt, ...] = Field(description="layers per stage, in forward order")
     layers: tuple[PlainText, ...] = Field(description="layer names, in forward order")
     recomputed_layers: tuple[StrictCount, ...] | None = Field(
-        default=None, description="places of the layers of which F keeps only the input"
+        default=None, description="places of the layers that B computes again, whole or in part"
+    )
+    recompute_policies: dict[PlainText, tuple[StrictCount, ...]] | None = Field(
+        default=None,
+        description="places of those of which F keeps what a policy says, by policy; of the others "
+        "it keeps only the input",
     )
     placement: tuple[tuple[StrictCount, ...], ...] = Field(description="[replica][stage] → rank")
     backward_placement: tuple[tuple[StrictCount, ...], ...] | None = Field(
@@ -122,6 +130,11 @@ class Plan(Displayed, FileRecord):
                 f"recomputed_layers must be places of the {len(self.layers)} layers, counted from "
                 f"0, each once and in forward order"
             )
+        named = [place for at in (self.recompute_policies or {}).values() for place in at]
+        if len(set(named)) < len(named) or not set(named) <= set(recomputed):
+            raise ValueError("recompute_policies must give recomputed_layers one policy each")
+        if FULL in (self.recompute_policies or {}):
+            raise ValueError(f"recompute_policies must not name {FULL!r}, the policy of the others")
         num_stages = len(self.partition)
         if len(self.costs.stages) != num_stages:
             raise ValueError(f"{len(self.costs.stages)} stage costs for {num_stages} stages")
@@ -162,7 +175,8 @@ class Plan(Displayed, FileRecord):
             claim: its times, peaks and bound; None: those that the simulation shows.
             caps_bytes: the memory limit of each rank.
             arguments: the request, for display.
-            recomputed_layers: places of the layers of which F keeps only the input.
+            recomputed_layers: places of the layers that are recomputed; of a `Recomputation` each
+                under its policy, else whole.
 
         Raises:
             ScheduleError: there is no claim, and the schedule cannot run; or it is too long.
@@ -181,6 +195,7 @@ class Plan(Displayed, FileRecord):
             partition=tuple(sizes),
             layers=tuple(layer.name for layer in profile.layers),
             recomputed_layers=tuple(sorted(recomputed_layers)) or None,
+            recompute_policies=Recomputation(recomputed_layers).of_policies or None,
             placement=schedule.placement.ranks,
             backward_placement=schedule.placement.backward_ranks,
             receive_ahead=schedule.buffering.receive_ahead,
@@ -221,6 +236,13 @@ class Plan(Displayed, FileRecord):
     def num_ranks(self) -> int:
         """The number of ranks, that is, of processes per pipeline."""
         return len(self.programs)
+
+    @property
+    def recomputation(self) -> Recomputation:
+        """The recomputed layers, each with its policy."""
+        whole = dict.fromkeys(self.recomputed_layers or (), FULL)
+        named = self.recompute_policies or {}
+        return Recomputation(whole | {place: how for how, at in named.items() for place in at})
 
     def layers_of(self, stage: int) -> range:
         """The places in the model's list of a stage's layers."""

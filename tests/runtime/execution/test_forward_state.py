@@ -232,7 +232,7 @@ def test_a_recomputed_layer_repeats_its_forward(kind: str) -> None:
         plain(x).sum().backward()
     want = after(plain)
     (layer, _), xs, _ = begin(kind)
-    call = LayerCall(0, layer, recomputed=True)
+    call = LayerCall(0, layer, policy="full")
     outputs = [call((x.requires_grad_(),)) for x in xs]
     for output in reversed(outputs):
         output.sum().backward()
@@ -328,7 +328,7 @@ class Late(nn.Module):
 
 
 def test_a_late_change_of_a_recomputed_layer_ends_the_step_with_an_error() -> None:
-    stage = LayeredStage([LayerCall(0, Late(), recomputed=True)], is_first=True, is_last=False)
+    stage = LayeredStage([LayerCall(0, Late(), policy="full")], is_first=True, is_last=False)
 
     def step() -> None:
         stage.begin()

@@ -16,6 +16,8 @@ import pytest
 
 import synth
 from synth.errors import SynthError
+from synth.interop.export_format import ExportFormat
+from synth.interop.exported import losses
 from synth.interop.jaxpp import to_jaxpp
 from synth.interop.megatron import megatron_parts, to_megatron
 from synth.interop.recomputation import megatron_recomputation, torchtitan_checkpointing
@@ -109,6 +111,31 @@ def test_recomputed_layers_are_megatrons_options_where_it_has_a_rule_for_them(
     found = megatron_recomputation(plan, megatron_parts(plan, {}))
     told = "--recompute-granularity full --recompute-method"
     assert found == (None if options is None else f"{told} {options}")
+
+
+@pytest.mark.parametrize(
+    ("policies", "section", "options"),
+    [
+        ({"ops": range(1, 23)}, {"mode": "selective", "selective_ac_option": "op"}, None),
+        ({"selective": range(1, 23)}, None, "selective --recompute-modules core_attn"),
+        ({"ops": range(1, 12), "selective": range(12, 23)}, None, None),
+        ({"ops": range(1, 22)}, None, None),
+        ({"model.py:mine": range(1, 23)}, None, None),
+    ],
+)
+def test_policies_of_every_decoder_layer_are_options_of_the_framework_that_has_them(
+    policies: dict[str, range], section: dict[str, str] | None, options: str | None
+) -> None:
+    listed = {policy: tuple(at) for policy, at in policies.items()}
+    places = tuple(range(1, 1 + sum(map(len, listed.values()))))
+    plan = recomputing_plan(()).replace(recomputed_layers=places, recompute_policies=listed)
+    written = tomllib.loads(to_torchtitan(plan, "plan.csv"))
+    assert written.get("activation_checkpoint") == section
+    found = megatron_recomputation(plan, megatron_parts(plan, {}))
+    assert found == (options and f"--recompute-granularity {options}")
+    notes = list(losses(plan, "plan.json", ExportFormat.TORCHTITAN, {}))
+    assert any("which the format does not say" in note for note in notes) is (section is None)
+    assert section is not None or any(f"({next(iter(listed))})" in note for note in notes)
 
 
 def test_layers_that_the_user_names_are_recomputed_as_what_they_are_there() -> None:

@@ -164,7 +164,7 @@ def test_what_offloads_is_of_the_problem_without_recomputed_layers() -> None:
     found = judged(layered_candidates(cap_bytes)[:1])
     layered, offloading = found
     assert layered.problem.recomputed_layers and offloading.is_fixed
-    assert offloading.problem.recomputed_layers == ()
+    assert not offloading.problem.recomputed_layers
     assert offloading.found is not None and offloading.found.schedule is not None
     costs, caps = offloading.problem.costs, offloading.problem.caps_bytes
     _, line = verify(offloading.found.schedule, costs, caps)

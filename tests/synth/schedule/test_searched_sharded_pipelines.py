@@ -6,6 +6,7 @@ import pytest
 
 import synth
 from synth.costs.partition_costs import partition_costs
+from synth.costs.recomputation import Recomputation
 from synth.families import generate
 from synth.plan.weight_passing.data_parallel_plan import (
     SharesExceedLimit,
@@ -115,8 +116,8 @@ def test_a_schedule_that_exact_shares_have_no_room_for_is_refused() -> None:
     with pytest.raises(SharesExceedLimit, match=r"needs 1 B .* give --partition 4,4"):
         of_all(*found_by_hand(profile, cap - 1), 2, 0.0)
     found, problem = found_by_hand(profile, cap - 1)
-    recomputing = replace(problem, recomputed_layers=(2, 3))
-    with pytest.raises(SharesExceedLimit, match=r"give --partition 4,4 --recompute layers:2,3, "):
+    recomputing = replace(problem, recomputed_layers=Recomputation((2, 3)))
+    with pytest.raises(SharesExceedLimit, match=r"give --partition 4,4 --recompute layers:2-3, "):
         of_all(found, recomputing, 2, 0.0)
 
 

@@ -1,0 +1,144 @@
+"""Policies of recomputation: what F keeps of a layer, and what B computes again.
+
+`full` keeps the layer's input alone. `selective` computes the attention core again and keeps the
+rest, as Megatron-LM's granularity of this name does (Korthikanti et al. 2022, arXiv 2205.05198,
+section 5). `ops` keeps the results of attention and of every other matrix product, as torchtitan's
+`selective_ac_option = "op"` does. A function of the user's own, `FILE.py:FUNCTION`, is a policy as
+PyTorch's `create_selective_checkpoint_contexts` takes it.
+
+    F                 under checkpointing; the policy says op by op what is kept
+    B of the layer    F again up to the last tensor that is needed, kept results taken as they are
+    W                 as without: B gives it the tensors that it needs
+"""
+
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    SelectiveCheckpointContext,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
+
+from synth.costs.recomputation import FULL
+from synth.errors import SynthError
+
+from .user_function import import_function
+
+SELECTIVE, OPS = "selective", "ops"
+
+_Run = Callable[..., Any]
+
+_PRODUCTS = frozenset(("aten::mm", "aten::addmm"))
+_KEPT = ("aten::_scaled_dot_product_", "_c10d_functional::reduce_scatter_tensor")
+
+
+def check_policy(policy: str) -> None:
+    """Refuse what is no policy of a part of a layer.
+
+    Raises:
+        SynthError: no such name, or a user's function that is not there.
+    """
+    if policy == FULL:
+        raise SynthError(f"the policy {FULL} needs no measurement; leave it out")
+    if ":" in policy:
+        import_function(policy)
+    elif policy not in (SELECTIVE, OPS):
+        raise SynthError(
+            f"there is no policy {policy!r}; give {SELECTIVE}, {OPS}, or FILE.py:FUNCTION"
+        )
+
+
+def check_is_imported(policies: Iterable[str]) -> None:
+    """Refuse policies whose code a plan would import, as no program has done so before.
+
+    Raises:
+        SynthError: names the first of them.
+    """
+    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    known = {os.path.realpath(file) for file in files if file}
+    for policy in policies:
+        place = policy.rpartition(":")[0]
+        is_there = (
+            os.path.realpath(place) in known if place.endswith(".py") else place in sys.modules
+        )
+        if place and not is_there:
+            raise SynthError(
+                f"the plan recomputes layers under {policy!r}, a function, and to import it runs "
+                f"its code; import {place} in your program to say that it may"
+            )
+
+
+def run_recomputed(policy: str, run: _Run, arguments: tuple[Any, ...]) -> Any:
+    """Run a part of F of which B will compute again what the policy says.
+
+    Args:
+        policy: `full`, `selective`, `ops`, or the address of a user's function.
+        run: called with the arguments now, and perhaps again within B. It seeds its random numbers.
+        arguments: positional ones.
+
+    Raises:
+        SynthError: see `check_policy`.
+    """
+    if policy == SELECTIVE:
+        with _CoreAttentionAgain():
+            return run(*arguments)
+    context: Any = {} if policy == FULL else {"context_fn": _contexts(policy)}
+    return checkpoint(run, *arguments, use_reentrant=False, preserve_rng_state=False, **context)
+
+
+def _contexts(policy: str) -> Callable[[], Any]:
+    """Return the function that makes the contexts of an F and of its repetition."""
+    contexts: Any = create_selective_checkpoint_contexts  # without annotations in torch
+    if policy == OPS:
+        return lambda: contexts(_EveryOtherProduct())
+    check_policy(policy)
+    return partial(contexts, _of_user(policy))
+
+
+@cache
+def _of_user(address: str) -> Callable[..., Any]:
+    return import_function(address)
+
+
+class _EveryOtherProduct:
+    """The policy `ops` of one F, which counts its products, and those of its repetition."""
+
+    def __init__(self) -> None:
+        self._numbers = {is_again: itertools.count(1) for is_again in (False, True)}
+
+    def __call__(
+        self, context: SelectiveCheckpointContext, op: Any, *args: Any, **kwargs: Any
+    ) -> CheckpointPolicy:
+        name = op._schema.name
+        if name in _PRODUCTS:
+            is_kept = next(self._numbers[context.is_recompute]) % 2 == 1
+        else:
+            is_kept = name.startswith(_KEPT)
+        return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+class _CoreAttentionAgain(TorchFunctionMode):
+    """Within it, B computes `scaled_dot_product_attention` again from its arguments."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Torch calls this in place of `func`."""
+        run = partial(func, **(kwargs or {}))
+        if func is not F.scaled_dot_product_attention or not torch.is_grad_enabled():
+            return run(*args)
+        # Its dropout draws the same numbers again.
+        return checkpoint(run, *args, use_reentrant=False, preserve_rng_state=True)

@@ -1,0 +1,60 @@
+"""Measuring a layer under policies of recomputation, as variants of its profile."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from synth.errors import SynthError
+from synth.profile.layer_profile import LayerProfile, LayerVariant
+
+from .sample import Sample
+
+
+def measured_variants(
+    name: str,
+    sample: Sample,
+    kept: LayerProfile,
+    policies: Sequence[str],
+    measure: Callable[[Sample], LayerProfile],
+    tell: Callable[[str], None],
+) -> dict[str, LayerVariant]:
+    """Measure a layer under each policy that frees memory; those that do not are told.
+
+    Args:
+        name: the layer's name.
+        sample: the layer on its device, with a micro-batch.
+        kept: its profile where everything is kept.
+        policies: by their names, or addresses of a user's functions.
+        measure: measures one layer.
+        tell: called with a line per policy that is left out.
+
+    Raises:
+        SynthError: the layer cannot be recomputed under a policy.
+    """
+    call = sample.call
+    if call is None or call.policy is not None:
+        return {}
+    found = {}
+    for policy in policies:
+        try:
+            profile = measure(sample.of(replace(call, policy=policy)))
+        except RuntimeError as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise SynthError(
+                f"layer {name!r} cannot be recomputed under the policy {policy}: {reason}; leave "
+                f"the policy out, or change the layer"
+            ) from error
+        if why := _why_not(profile, kept):
+            tell(f"{name} under the policy {policy} is left out: {why}")
+        else:
+            found[policy] = profile.as_variant
+    return found
+
+
+def _why_not(profile: LayerProfile, kept: LayerProfile) -> str | None:
+    """Say why a variant is of no use to a plan; None: it may be."""
+    if profile.saved_bytes >= kept.saved_bytes:
+        return "F keeps as much as without it"
+    own = profile.deferred_share, profile.gradient_until
+    if own != (kept.deferred_share, kept.gradient_until):
+        return "B and W divide the weight gradients otherwise"
+    return None
