@@ -1,4 +1,4 @@
-"""Schedules without a flush under tight memory, against a random list scheduler that is independent.
+"""Schedules without a flush under tight memory, against an independent random list scheduler.
 
     python -m benchmarks.flush_free_rival [--cases 12] [--limit 5]
 
