@@ -1,12 +1,12 @@
 """Plans of generated realistic pipelines under growing memory limits: none may get worse.
 
-    python -m benchmarks.more_memory [--cases 4] [--first 0] [--limit 6] [--slow-link]
+    python -m benchmarks.more_memory [--cases 4] [--first 0] [--limit 6] [--slow-link] [--alone]
     python -m benchmarks.more_memory --json benchmarks/results/more-memory.json
 
 Each case is solved on every placement by searches of their own, one for each limit: the case's own
 limit, and several multiples of it. Nothing recomputes, and partitions are left to the search. With
-`--slow-link` one link in the middle takes half of a rank's forward. Limits of time are processor
-time of one worker.
+`--slow-link` one link in the middle takes half of a rank's forward; with `--alone` no search also
+runs under a lower limit. Limits of time are processor time of one worker.
 """
 
 import argparse
@@ -104,13 +104,14 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--limit", type=float, default=6.0, help="processor time, in seconds")
     parser.add_argument("--placement", action="append", help="only these")
     parser.add_argument("--slow-link", action="store_true", help="with a slow link in the middle")
+    parser.add_argument("--alone", action="store_true", help="search under no lower limit")
     asked = parse_request(parser, given)
     about = (
         f"{asked.cases} generated pipelines{' with a slow link' if asked.slow_link else ''}, each "
         f"under {len(FACTORS)} memory limits, {asked.limit:g} s of processor time for each search."
     )
     run = Run("more-memory", about, asked.seeds, 1, asked.limit)
-    options = SolveOptions(asked.limit, workers=1)
+    options = SolveOptions(asked.limit, workers=1, tries_less_memory=not asked.alone)
 
     def rows() -> Iterator[Row]:
         for number in range(asked.first, asked.first + asked.cases):
