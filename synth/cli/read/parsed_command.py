@@ -25,7 +25,7 @@ class _OneValueCommand(typer.core.TyperCommand):
         """
         _, _, given = self.make_parser(ctx).parse_args(args=list(args))
         for option, times in Counter(given).items():
-            if times > 1 and not _may_repeat(option):
+            if times > 1 and not may_repeat(option):
                 names = "/".join((*option.opts, *option.secondary_opts))
                 raise SynthError(
                     f"{names} is given more than once, and takes one value; give it once"
@@ -33,7 +33,7 @@ class _OneValueCommand(typer.core.TyperCommand):
         return super().parse_args(ctx, args)
 
 
-def _may_repeat(option: Any) -> bool:
+def may_repeat(option: Any) -> bool:
     """Return True for options of several values, and for a flag that only says itself again."""
     is_plain_flag = getattr(option, "is_flag", False) and not option.secondary_opts
     several = getattr(option, "multiple", False) or getattr(option, "count", False)
