@@ -1,6 +1,7 @@
 """The solver's benchmark suites: their problems are what they say, their judgement can fail."""
 
 import json
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import pytest
 
 from benchmarks import (
     auto_placement,
+    flush_free_rival,
+    more_memory,
     realistic_profiles,
     realistic_suite,
     tables,
@@ -307,6 +310,32 @@ def test_realistic_pipelines_are_the_same_each_time_and_of_the_sizes_promised() 
         assert 4 <= case.num_ranks <= 16 and 8 <= case.num_micro_batches <= 64
         where = placement(case.placement, case.num_ranks)
         assert len(case.profile.layers) >= where.num_stages
+
+
+def test_a_plan_is_worse_than_the_best_within_any_smaller_limit() -> None:
+    row = more_memory.Row(0, 0, "v", 4, 8, (None, 100, 110, 90, 90, 99))
+    assert row.rises_percent == pytest.approx([10, 10])
+    line = more_memory.table({"rows": [row._asdict()]}).splitlines()[-1]
+    assert line == "| v | 1 | 5 | 2 | 10.00 |"
+
+
+def test_a_slow_link_is_between_the_ranks_in_the_middle() -> None:
+    links = more_memory.with_slow_link(realistic_profiles.realistic_case(1)).profile.links
+    assert links is not None
+    assert [(one.source, one.target) for one in links.pairs] == [(1, 2), (2, 1)]
+    assert all(one.latency_us > links.default.latency_us for one in links.pairs)
+
+
+def test_the_rival_counts_activations_and_versions_as_one_memory() -> None:
+    asked = flush_free_rival.case(4)
+    rival = flush_free_rival.Rival(asked)
+    made = next(one for seed in range(20) if (one := rival.order(random.Random(seed))))
+    assert all(len(program) == 180 for program in made)
+    # One activation and one version fit, or two activations, never two and one.
+    first, stage = rival.ranks[0], asked.problem.costs.stages[0]
+    assert stage.saved_bytes + stage.parameter_bytes <= rival.rooms[0]
+    assert 2 * stage.saved_bytes + stage.parameter_bytes > rival.rooms[0] >= 2 * stage.saved_bytes
+    assert max(first.read) > 0
 
 
 def test_realistic_rows_count_what_is_above_the_published_and_the_equal() -> None:

@@ -32,11 +32,11 @@ class _Commands(typer.core.TyperGroup):
         `get_command` returns the command as it is listed: the list of commands asks it for each.
         """
         name, listed, rest = super().resolve_command(ctx, args)
-        return name, None if listed is None else _load(listed.name), rest
+        return name, None if listed is None else command_named(listed.name), rest
 
 
 @functools.cache
-def _load(name: str) -> Any:
+def command_named(name: str) -> Any:
     """Return a command with its options."""
     from synth.cli.read.parsed_command import parsed_command  # with pydantic, which takes 0.2 s
 

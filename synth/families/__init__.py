@@ -226,6 +226,7 @@ def generate_for(
     caps_bytes: Sequence[int] | None = None,
     *,
     timed: bool | None = None,
+    objective: Objective = Objective.PERIOD,
 ) -> Iterator[tuple[str, Schedule]]:
     """Yield each published schedule that is defined on exactly this placement and numbers.
 
@@ -238,6 +239,7 @@ def generate_for(
         costs: the costs of the stages; None: equal stages.
         caps_bytes: the memory limit of each rank; None: no limits.
         timed: only families that read costs, or only those that do not; None: both.
+        objective: by which a family that tries several schedules takes the best.
 
     Raises:
         SynthError: there is no micro-batch, or the costs or limits are for other stages or ranks.
@@ -245,7 +247,7 @@ def generate_for(
     Setting.of(placement, num_micro_batches, costs, caps_bytes)
     order, plain = placement.rank_order, placement.with_ranks_in_order()
     caps = None if caps_bytes is None else [caps_bytes[rank] for rank in order]
-    setting = Setting.of(plain, num_micro_batches, costs, caps)
+    setting = replace(Setting.of(plain, num_micro_batches, costs, caps), objective=objective)
     for family in sorted(families().values(), key=lambda family: (family.timed, family.name)):
         if timed is not None and family.timed != timed:
             continue

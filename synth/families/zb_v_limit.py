@@ -7,9 +7,10 @@ Each generator makes schedules at fixed limits, counted in activations of a stag
     ZB-V              the drawn order fitted to the times (`reorder.py`), from 2D on
     V-Half and V-Min  likewise, from their own memory to 2D
 
-Of the schedules whose exact peaks keep the memory limits, the one of least exact period is taken,
-and of equal ones that of the lowest limit. The generators' limits do not depend on the memory
-limits, so larger memory limits only add schedules to choose from: the period never rises with them.
+Of the schedules whose exact peaks keep the memory limits, the one of the least exact value of the
+objective (the period by default) is taken, and of equal ones that of the lowest limit. The
+generators' limits do not depend on the memory limits, so larger memory limits only add schedules to
+choose from: the value never rises with them.
 Sources: Qi et al. 2023, arXiv 2401.10241; 2024, arXiv 2405.15362.
 """
 
@@ -51,7 +52,7 @@ _OPS_FOR_QUARTERS, _OPS_FOR_WHOLES = 3_000, 8_000
 
 
 def make(setting: Setting) -> Programs:
-    """The schedule of least period among all that keep the memory limits.
+    """The schedule of the least value of the objective among all that keep the memory limits.
 
     Raises:
         SynthError: there is none.
@@ -75,9 +76,9 @@ class _Search:
         self.rooms = left_bytes(setting) if setting.caps_bytes is not None else None
         self.pass_costs = costs_by_pass(setting.costs, setting.num_micro_batches)
         self.programs: Programs | None = None
-        self.period_us: int | None = None
+        self.value_us: int | None = None
         self._seen: set[tuple[tuple[Op, ...], ...]] = set()
-        self._least_us = max(self.pass_costs.work_us)
+        self._least_us = setting.objective.iterations * max(self.pass_costs.work_us)
 
     def try_greedy(self) -> None:
         """The greedy with all choices: on averaged costs as released, and on true ones."""
@@ -114,7 +115,7 @@ class _Search:
         new_from = 0
         for count in _greedy_counts(self.setting):
             limits = [count * unit for unit in units]
-            if not self._have_room(limits) or self.period_us == self._least_us:
+            if not self._have_room(limits) or self.value_us == self._least_us:
                 return
             if count < new_from:
                 continue
@@ -133,9 +134,9 @@ class _Search:
             units = units_bytes(self.pass_costs)
             for count in counts:
                 limits = [max(count * unit, need) for unit, need in zip(units, needed, strict=True)]
-                if self.period_us == self._least_us or not self._have_room(limits):
+                if self.value_us == self._least_us or not self._have_room(limits):
                     continue
-                most_us = None if self.period_us is None else self.period_us - 1
+                most_us = None if self._period_us is None else self._period_us - 1
                 self._offer(fitted_below(self.setting, made.order, limits, most_us))
 
     def _have_room(self, limits_bytes: Sequence[int]) -> bool:
@@ -149,29 +150,42 @@ class _Search:
         """Accept programs that keep the memory limits and are shorter, by exact simulation."""
         if programs is None:
             return
-        setting = self.setting
+        setting, value_us = self.setting, self.setting.objective.value_us
         ordered = tuple(tuple(program) for program in programs)
         if ordered in self._seen:
             return
         self._seen.add(ordered)
         made = Schedule(setting.placement, setting.num_micro_batches, ordered, "")
         fastest = outcome_of(setting, made, unlimited(made))
-        if fastest is None or not self._is_shorter(fastest.period_us):
+        if fastest is None or not self._is_shorter(value_us(fastest)):
             return
         if self._is_useless(fastest):  # fewer buffers never take less time
             return
         found = outcome_of(setting, made, patient(setting, made))
-        if found is None or found.exceeds_caps or not self._is_shorter(found.period_us):
+        if found is None or found.exceeds_caps or not self._is_shorter(value_us(found)):
             return
-        self.programs, self.period_us = programs, found.period_us
+        self.programs, self.value_us = programs, value_us(found)
 
-    def _is_shorter(self, period_us: int) -> bool:
-        return self.period_us is None or period_us < self.period_us
+    def _is_shorter(self, value_us: int) -> bool:
+        return self.value_us is None or value_us < self.value_us
+
+    @property
+    def _period_us(self) -> int | None:
+        """The period from which on a schedule is no better: no makespan is below its period."""
+        return (
+            None
+            if self.value_us is None
+            else -(-self.value_us // self.setting.objective.iterations)
+        )
+
+    @property
+    def _iterations(self) -> int:
+        return self.setting.objective.iterations
 
     @property
     def _below_us(self) -> int | None:
-        """The period from which on a schedule is no better."""
-        known = [us for us in (self.period_us, self.setting.below_us) if us is not None]
+        """The period from which on a schedule is no better or of no use."""
+        known = [us for us in (self._period_us, self.setting.below_us) if us is not None]
         return min(known, default=None)
 
     def _is_useless(self, outcome: BufferingOutcome) -> bool:

@@ -71,6 +71,7 @@ class SolveOptions:
         hint_found_by: the name under which the hint is reported.
         verbose: called with each line of CP-SAT's log.
         on_part: called with each part that takes a step, each time, from any thread.
+        tries_less_memory: a race also runs under a lower memory limit for a part of the time.
         without: parts that are left out, with the members of groups and the groups of all members.
     """
 
@@ -84,6 +85,7 @@ class SolveOptions:
     solver: SolverName = SolverName.CPSAT
     verbose: Callable[[str], None] | None = None
     on_part: Callable[[Part], None] | None = None
+    tries_less_memory: bool = True
     without: frozenset[Part] = frozenset()
 
     def __post_init__(self) -> None:

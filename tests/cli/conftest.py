@@ -22,6 +22,7 @@ from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import lower
 from synth.schedule.rank_memory import peak_bytes
 from tests.cli.pooled_ranks import PooledLaunch
+from tests.last_words import last_of_each
 from tests.runtime.gloo_pool import GlooPool
 
 NAME = "zb-1.5b-p8-m24"
@@ -54,7 +55,17 @@ def wait_for_work(code: object) -> None:
 
 
 @pytest.fixture
-def synth(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Synth:
+def synth(synth_as_given: Synth) -> Synth:
+    """Run `synth` with arguments, of which later options replace the same ones before."""
+
+    def run(*arguments: str | Path) -> Ended:
+        return synth_as_given(*last_of_each([*map(str, arguments)]))
+
+    return run
+
+
+@pytest.fixture
+def synth_as_given(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Synth:
     """Run `synth` with arguments; a traceback is a failure of the test.
 
     Work that the command leaves alone, as it would not end in time, is waited for: the command ends

@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 from synth.cli import run_command_line
 from tests.cli.conftest import wait_for_work
+from tests.last_words import last_of_each
 
 ROOT = Path(__file__).resolve().parents[2]
 # Typer draws its boxes as wide as the terminal.
@@ -37,7 +38,7 @@ def run(command: str) -> Ended:
         with (
             patch.dict(os.environ, _TERMINAL),
             patch("typer.rich_utils.FORCE_TERMINAL", False),
-            patch.object(sys, "argv", ["synth", *shlex.split(command)]),
+            patch.object(sys, "argv", ["synth", *last_of_each(shlex.split(command))]),
             patch("synth.cli._leave_alone", wait_for_work),
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),

@@ -1,14 +1,43 @@
 """Commands of the command line, from functions that take values."""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import typer
+import typer.core
 import typer.main
 
 from synth.cli.progress.command import with_progress
 from synth.cli.read.arguments import within_limits
 from synth.cli.read.record_options import with_records
+from synth.errors import SynthError
+
+
+class _OneValueCommand(typer.core.TyperCommand):
+    """A command that refuses an option of one value that is given twice; parsers take the last."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words after the command's name.
+
+        Raises:
+            SynthError: an option of one value is given more than once.
+        """
+        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        for option, times in Counter(given).items():
+            if times > 1 and not may_repeat(option):
+                names = "/".join((*option.opts, *option.secondary_opts))
+                raise SynthError(
+                    f"{names} is given more than once, and takes one value; give it once"
+                )
+        return super().parse_args(ctx, args)
+
+
+def may_repeat(option: Any) -> bool:
+    """Return True for options of several values, and for a flag that only says itself again."""
+    is_plain_flag = getattr(option, "is_flag", False) and not option.secondary_opts
+    several = getattr(option, "multiple", False) or getattr(option, "count", False)
+    return is_plain_flag or several or option.param_type_name == "argument"
 
 
 def parsed_command(name: str, function: Callable[..., None]) -> Any:
@@ -19,5 +48,6 @@ def parsed_command(name: str, function: Callable[..., None]) -> Any:
         function: its parameters are records, whose fields are options, or annotated for typer.
     """
     alone = typer.Typer(add_completion=False)
-    alone.command(name)(with_progress(name, within_limits(with_records(function))))
+    command = with_progress(name, within_limits(with_records(function)))
+    alone.command(name, cls=_OneValueCommand)(command)
     return typer.main.get_command(alone)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from synth.errors import SynthError
 from synth.families._lib.family import Programs, Setting
 from synth.families._lib.order_network import NEVER, Order, OrderNetwork, RankOrder
+from synth.objective import Objective
 from synth.op_kinds import OpKind
 from synth.profile.links import Links
 
@@ -42,7 +43,9 @@ _OVERTAKING = [Rules(True, late, wait) for late in (False, True) for wait in (Fa
 
 
 def fitted(setting: Setting, order: Order, limits_bytes: Sequence[int]) -> Programs:
-    """Return the order, or the reordering of it, with the least period, then the least makespan.
+    """Return the order, or the reordering of it, of the least value of the setting's objective.
+
+    Of equal values it is the one with the least period, then the least makespan.
 
     Args:
         setting: any placement.
@@ -68,17 +71,18 @@ def fitted_below(
     given up too.
     """
     network, below_us = OrderNetwork.of(setting, order), setting.below_us
+    objective = setting.objective
     best = _in_order(network, network.as_ordered).better(None, most_us, below_us)
     for rules in _OVERTAKING:
-        most = most_us if best is None else best.period_us
+        most = most_us if best is None else best.most_period_us(objective)
         fit = _Run(network, limits_bytes, rules).run(most, below_us)
-        best = best if fit is None else fit.better(best, most)
+        best = best if fit is None else fit.better(best, most, objective=objective)
     if not _are_as_drawn(setting):
         # As the authors do: fit to the drawn times, then run in the resulting order.
         redrawn = _fitted_to_drawn_times(network, limits_bytes)
         if redrawn != network.as_ordered:
             fit = _in_order(network, redrawn)
-            best = fit.better(best, most_us, below_us)
+            best = fit.better(best, most_us, below_us, objective)
     if best is None:
         return None
     return [
@@ -120,14 +124,33 @@ class _Fit(NamedTuple):
     places: _Places
 
     def better(
-        self, best: "_Fit | None", most_us: int | None = None, below_us: int | None = None
+        self,
+        best: "_Fit | None",
+        most_us: int | None = None,
+        below_us: int | None = None,
+        objective: Objective = Objective.PERIOD,
     ) -> "_Fit | None":
-        """Return this if it is shorter than the best and its period allowed, or else the best."""
+        """Return this if its value is less than the best's and its period allowed, else the best.
+
+        Args:
+            best: to compare with; None: there is none yet.
+            most_us: the longest period allowed.
+            below_us: the period must be below this.
+            objective: of the value.
+        """
         if most_us is not None and self.period_us > most_us:
             return best
         if below_us is not None and self.period_us >= below_us:
             return best
-        return self if best is None or self[:2] < best[:2] else best
+        return self if best is None or self._worth(objective) < best._worth(objective) else best
+
+    def _worth(self, objective: Objective) -> tuple[int, int, int]:
+        """Return the key of comparison; less is better."""
+        return objective.value_us(self), self.period_us, self.makespan_us
+
+    def most_period_us(self, objective: Objective) -> int:
+        """Return the longest period of a run that is as good: no makespan is below its period."""
+        return objective.value_us(self) // objective.iterations
 
 
 def _in_order(network: OrderNetwork, places: _Places) -> _Fit:

@@ -54,6 +54,18 @@ def placements_to_try(num_ranks: int, num_layers: int) -> dict[str, Placement]:
     return found
 
 
+def decided(candidate: Candidate) -> Candidate:
+    """Choose no recomputation where it only costs time, or where nothing is to be chosen.
+
+    It only costs time without a memory limit.
+    """
+    problem = candidate.problem
+    has_choice = problem.further_ops or problem.profile is not None
+    if candidate.choice is None and (problem.caps_bytes is None or not has_choice):
+        return candidate._replace(choice=())
+    return candidate
+
+
 @dataclass(eq=False)
 class Trial:
     """Knowledge about a candidate: the best schedule found, and a lower bound on all schedules.

@@ -320,9 +320,8 @@ def _averaged(problem: Problem) -> _Made:
 
 
 def _made(problem: Problem, costs: Costs, *, timed: bool) -> _Made:
-    return generate_for(
-        problem.placement, problem.num_micro_batches, costs, problem.caps_bytes, timed=timed
-    )
+    where, count, caps = problem.placement, problem.num_micro_batches, problem.caps_bytes
+    return generate_for(where, count, costs, caps, timed=timed, objective=problem.objective)
 
 
 def _better(one: EvaluatedSchedule | None, other: EvaluatedSchedule) -> EvaluatedSchedule:

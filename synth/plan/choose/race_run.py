@@ -26,6 +26,7 @@ from synth.plan.choose.candidates import (
     Partitioning,
     Ranking,
     Trial,
+    decided,
 )
 from synth.plan.choose.cut_trials import CutTrials
 from synth.plan.choose.given_orders import best_of_given_orders
@@ -37,6 +38,7 @@ from synth.plan.choose.judging import (
     offloading_trial,
     repartitioned_trials,
 )
+from synth.plan.choose.less_memory import less_memory_trial
 from synth.plan.choose.listed_trials import ListedTrials
 from synth.plan.choose.partition_trials import PartitionTrials
 from synth.plan.choose.published import Pass
@@ -102,7 +104,7 @@ class _RaceRun:
     ) -> None:
         self.profile, self.options, self.on_standings = profile, options, on_standings
         self.stop, self.clock = stop, options.clock(stop, RACE.least_share_of_limit)
-        self.race = Standings(list(map(_decided, candidates)), partitioning, options.gap)
+        self.race = Standings(list(map(decided, candidates)), partitioning, options.gap)
         self.announcer = Announcer(self.race, self.clock, on_improvement)
         self.published = PublishedCuts(profile, self.race)
         cuts = self.published.searches.cuts
@@ -301,6 +303,7 @@ class _RaceRun:
             self._round(near, self.clock.moment_s(RACE.second_share_of_left))
         if race.bounds_all_partitions:
             self._try_further()
+        self._try_less_memory()
         while self.clock.has_time(limit_s):
             near, promising = race.near(), race.promising()
             if near and not race.is_of_others(near[0], promising):
@@ -362,6 +365,24 @@ class _RaceRun:
             self.announcer.announce_judged(found)
             self.on_standings(self.race.copies())
 
+    def _try_less_memory(self) -> None:
+        """Run the race of the best placement under a lower limit, for a part of the time."""
+        limit_s = RACE.less_memory_share_of_left * self.clock.left_s()
+        if not self.options.tries_less_memory or limit_s < self.clock.least_s:
+            return
+        options = replace(self.options, time_limit_s=limit_s, tries_less_memory=False)
+        given = self.profile, self.race.partitioning, replace(options, hint=None)
+
+        def solve(lower: Candidate) -> Result:
+            self.clock.grant(limit_s)
+            return solve_best_of([lower], *given, stop=self.stop).result
+
+        new = less_memory_trial(self.race, solve)
+        if new is not None:
+            self.race.trials.append(new)
+            self.announcer.announce_judged(new)
+            self.on_standings(self.race.copies())
+
     def _try_further(self) -> bool:
         """Try further partitions that look good; return False if there are none."""
         trials, until_s = self.race.trials, self.clock.moment_s(RACE.further_share_of_left)
@@ -413,13 +434,3 @@ class _RaceRun:
             self.announcer.listener(trial),
             self.stop,
         )
-
-
-def _decided(candidate: Candidate) -> Candidate:
-    """Choose no recomputation for a candidate without a memory limit, as it only costs time there,
-    or without anything to choose."""
-    problem = candidate.problem
-    has_choice = problem.further_ops or problem.profile is not None
-    if candidate.choice is None and (problem.caps_bytes is None or not has_choice):
-        return candidate._replace(choice=())
-    return candidate

@@ -220,6 +220,7 @@ class _Tracing:
             workers=effort.workers,
             seed=effort.seed,
             hint=None if best is None else best.schedule(),
+            tries_less_memory=False,  # the curve has points of its own there
         )
         space = self.space.within(cap, None if best is None else best.partition)
         return Task(space, options, cap, known.bound_us(cap))

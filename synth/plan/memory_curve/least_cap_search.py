@@ -103,7 +103,8 @@ class _Bisection:
         on_improvement: OnImprovement | None,
         stop: threading.Event,
     ) -> None:
-        self.space, self.options = space, options
+        # Searches begin from the best schedule of all lower limits.
+        self.space, self.options = space, replace(options, tries_less_memory=False)
         self.clock = Clock(options.time_limit_s, stop=stop)
         # A target relative to the bound changes whenever the bound without a limit rises.
         self.target, self.target_us = target, target.time_us or 0

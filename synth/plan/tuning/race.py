@@ -37,6 +37,11 @@ class RaceTuning:
     candidate_cuts_share_of_left: float = 0.8
     # Share of the remaining time for published schedules made for lower memory limits.
     lower_limits_share_of_left: float = 0.15
+    # Lower memory limits at which the race is run as well lie at this ratio to each other, and at
+    # most at this share of the limit; the share of the remaining time for it.
+    less_memory_ratio: float = 2**0.25
+    less_memory_most_share: float = 0.95
+    less_memory_share_of_left: float = 0.35
     # Share of the remaining time for a search for partitions, before the rounds.
     partitions_share_of_left: float = 0.15
     # Share of the remaining time for further partitions: after the rounds, and again when the

@@ -5,21 +5,27 @@ those whose input has come, and how many micro-batches it lets in. An op must fi
 the rank holds in its state (`stage_states`), stashed versions included. So an order may hold two
 activations or one activation and a version, which a headroom less a number of versions cannot say.
 A policy does not change, so that its order repeats after a while.
+
+With vertical sync the stages after the first read the versions that the first one read. Such a
+stage holds each of its older versions until the last micro-batch that reads it has ended there,
+also those of micro-batches that have not come to it yet. Which versions the first stage will read
+is not known before; orders either count on all that it may read, or on none (`_Run._stashed`), and
+those that then exceed the limits are refused by the verifier.
 """
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import pairwise, permutations
 
 from synth.op_kinds import OpKind
 from synth.schedule.ops import Op
-from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
+from synth.solver.flush_free.flush_free_problem import Consistency, FlushFreeProblem
 from synth.solver.flush_free.stage_states import StageOp, StageStates, State
 from synth.solver.instance.instance import BW, B, F, Instance, W
 from synth.solver.tuning import FLUSH_FREE
 
-_PREFERENCES = ((B, F, W), (B, W, F), (F, B, W), (W, B, F))
+_PREFERENCES = tuple(permutations((F, B, W)))
 
 
 @dataclass(frozen=True)
@@ -50,9 +56,11 @@ def list_orders(
         rng: chooses the policies.
     """
     stages = [StageStates.walked(flush_free, instance, index) for (index,) in instance.held]
+    is_vertical = flush_free.consistency == Consistency.VERTICAL
     while True:
         policies = [_random_policy(one, rng) for one in stages]
-        yield _Run(instance, stages, policies).order()
+        is_cautious = rng.random() < FLUSH_FREE.cautious_share if is_vertical else None
+        yield _Run(instance, stages, policies, is_cautious=is_cautious).order()
 
 
 def _random_policy(stage: StageStates, rng: random.Random) -> Policy:
@@ -60,7 +68,7 @@ def _random_policy(stage: StageStates, rng: random.Random) -> Policy:
     return Policy(
         rng.choice(_PREFERENCES),
         rng.randint(1, most),
-        rng.choice([1, 1, 2, 3, most + stage.every]),
+        rng.choice((*FLUSH_FREE.most_waiting, most + stage.every)),
     )
 
 
@@ -68,11 +76,29 @@ class _Run:
     """The ranks of one order, from the first op to the last."""
 
     def __init__(
-        self, instance: Instance, stages: list[StageStates], policies: list[Policy]
+        self,
+        instance: Instance,
+        stages: list[StageStates],
+        policies: list[Policy],
+        *,
+        is_cautious: bool | None,
     ) -> None:
+        """Run nothing yet.
+
+        Args:
+            instance: the instance.
+            stages: the states of the stage of each rank.
+            policies: of each rank.
+            is_cautious: with vertical sync, count on all versions that the first stage may read;
+                None: each stage reads its own.
+        """
+        self.is_cautious = is_cautious
         self.instance, self.stages, self.policies = instance, stages, policies
         self.copies = [index for (index,) in instance.held]
         self.place = {copy: rank for rank, copy in enumerate(self.copies)}
+        self.first = next(r for r, c in enumerate(self.copies) if instance[c].above is None)
+        # With vertical sync, the version of each micro-batch that the first stage has begun.
+        self.read: list[int] = []
         self.state = [State((), 0, 0)] * len(stages)
         self.free_us = [0] * len(stages)
         self.done = [dict.fromkeys((F, B, W), 0) for _ in stages]
@@ -98,7 +124,7 @@ class _Run:
         """Return when and what a rank runs next, by its policy; None: it waits for others."""
         state, policy = self.state[rank], self.policies[rank]
         possible = []
-        for op in self.stages[rank].moves(state, 0):
+        for op in self._moves(rank, state):
             ready_us = self._ready_us(rank, op.kind)
             if ready_us is not None and not self._is_held_back(op, state, policy):
                 start_us = max(self.free_us[rank], ready_us)
@@ -107,6 +133,32 @@ class _Run:
             return None
         at_us, _, op = min(possible, key=lambda one: one[:2])
         return at_us, rank, op
+
+    def _moves(self, rank: int, state: State) -> Iterator[StageOp]:
+        """Yield the ops that fit on a rank beside its versions."""
+        stage = self.stages[rank]
+        if not self._follows(rank):
+            yield from stage.moves(state, 0)
+            return
+        number, newest = self.done[rank][F], self.done[rank][W]
+        is_there = number >= len(self.read) or self.read[number] <= newest
+        now, after = (self._beside(stage, self._stashed(rank, k)) for k in (newest, newest + 1))
+        yield from (op for op in now.moves(state, 0) if op.kind == B or (op.kind == F and is_there))
+        yield from (op for op in after.moves(state, 0) if op.kind == W)
+
+    def _follows(self, rank: int) -> bool:
+        """True if a rank reads the versions that the first stage read."""
+        return self.is_cautious is not None and rank != self.first
+
+    @staticmethod
+    def _beside(stage: StageStates, stashed: int) -> StageStates:
+        return replace(stage, headroom=stage.headroom - stashed * stage.version_bytes)
+
+    def _stashed(self, rank: int, newest: int) -> int:
+        """Return the versions but the newest that a rank holds for micro-batches to be ended."""
+        older = {version for version in self.read[self.done[rank][B] :] if version < newest}
+        unknown = range(self.done[self.first][W], newest) if self.is_cautious else ()
+        return len(older.union(unknown))
 
     def _is_held_back(self, op: StageOp, state: State, policy: Policy) -> bool:
         if op.kind == F:
@@ -127,6 +179,8 @@ class _Run:
     def _run(self, at_us: int, rank: int, op: StageOp) -> None:
         copy, kind = self.instance[self.copies[rank]], op.kind
         end_us = at_us + op.us
+        if kind == F and rank == self.first:
+            self.read.append(self.done[rank][W])
         self.free_us[rank], self.state[rank] = end_us, op.after
         self.programs[rank].append(copy.op(kind, self.done[rank][kind]))
         self.done[rank][kind] += 1

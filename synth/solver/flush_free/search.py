@@ -17,6 +17,7 @@ All orders are unrolled, verified and simulated, and the simulated time counts.
 import math
 import random
 import threading
+from collections.abc import Sequence
 from itertools import islice
 from operator import attrgetter
 
@@ -171,12 +172,18 @@ class _FlushFreeSearch:
                 if allowance.is_over() or self._is_over():
                     break
                 found += [] if order is None else [order]
-        found.sort(key=attrgetter("us"))
-        for order in found[: FLUSH_FREE.most_list_orders]:
-            if self._is_over() or (state.best is not None and order.us >= state.best.us):
+        self._offer_best(sorted(dict.fromkeys(found), key=attrgetter("us")))
+
+    def _offer_best(self, orders: Sequence[ListOrder]) -> None:
+        """Evaluate the best orders that the limits allow, among not too many that they refuse."""
+        state, num_left = self.state, FLUSH_FREE.most_list_orders
+        for order in orders[: FLUSH_FREE.most_list_orders_refused]:
+            is_worse = state.best is not None and order.us >= state.best.us
+            if not num_left or self._is_over() or is_worse:
                 return
-            state.offer(order.programs, order.us)
-            state.offer(fused(order.programs), order.us)
+            fits = state.offer(order.programs, order.us) < math.inf
+            fits |= state.offer(fused(order.programs), order.us) < math.inf
+            num_left -= fits
 
     # Several micro-batches per interval
 

@@ -200,7 +200,8 @@ class StageStates:
     def walked(cls, flush_free: FlushFreeProblem, instance: Instance, index: int) -> "StageStates":
         """The states of a copy for an order that walks through a few of them, limited or not.
 
-        With vertical sync those of stages after the first count versions as if they were theirs.
+        With vertical sync those of stages after the first count no versions, as these depend on the
+        first stage.
 
         Args:
             flush_free: the rule of versions.
@@ -210,13 +211,15 @@ class StageStates:
         copy, headroom = instance[index], instance.headroom_of(index)
         most = instance.headroom_in_forwards(index)
         size = flush_free.problem.costs.stages[copy.stage].parameter_bytes
+        is_vertical = flush_free.consistency == Consistency.VERTICAL
+        is_of_another = is_vertical and copy.above is not None
         return cls(
             copy,
             sys.maxsize if headroom is None else headroom,
             copy.num_micro_batches if most is None else most,
             size,
             flush_free.every,
-            _rule_of(flush_free),
+            _NoVersions(flush_free.every) if is_of_another else _rule_of(flush_free),
         )
 
     def starts(self) -> Iterable[State]:

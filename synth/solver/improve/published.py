@@ -37,8 +37,8 @@ class PublishedIncumbents:
     def _made(self, *, timed: bool, costs: Costs | None = None) -> Iterator[tuple[str, Schedule]]:
         problem = self.problem
         placement, count = problem.placement, problem.num_micro_batches
-        costs = costs or problem.costs
-        return generate_for(placement, count, costs, problem.caps_bytes, timed=timed)
+        costs, caps, objective = costs or problem.costs, problem.caps_bytes, problem.objective
+        return generate_for(placement, count, costs, caps, timed=timed, objective=objective)
 
     def _made_for_times(self) -> Iterator[tuple[str, Schedule]]:
         """Yield the schedules that read times, which take longer to make."""

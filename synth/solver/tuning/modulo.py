@@ -98,14 +98,20 @@ class FlushFreeTuning:
     # their interval from which the unrolling begins, at most.
     several_share: float = 0.9
     most_rotations: int = 8
+    # Micro-batches that may wait for their W under a policy of list scheduling: many where a burst
+    # of W's, and so of updates, leaves the memory of versions to activations for the rest.
+    most_waiting: tuple[int, ...] = (1, 1, 2, 3, 5, 8)
+    # Share of the orders with vertical sync that count on all versions that may be read.
+    cautious_share: float = 0.5
     # Share of the remaining time for list scheduling before that, the policies that are tried at
     # least, the ops of all, its effort in a deterministic search, in seconds per op, and the best
-    # orders that are simulated exactly.
+    # orders that are simulated exactly: that fit, and in all.
     list_share: float = 0.2
     fewest_policies: int = 40
     policy_ops: int = 200_000
     list_s_per_op: float = 10e-6
     most_list_orders: int = 8
+    most_list_orders_refused: int = 40
     # Of the bound by the states of a stage: states, passes of Bellman and Ford, those after which a
     # cycle is looked for, and cycles.
     most_states: int = 10_000

@@ -8,9 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import v_limits
+from benchmarks.realistic_profiles import realistic_case
 from benchmarks.solver.suites import v_shaped
 from benchmarks.v_limits import Case
 from synth.costs.costs import Costs, uniform_costs
+from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.families import generate
 from synth.families._lib.activations import peak_activation_bytes
@@ -18,6 +20,8 @@ from synth.families._lib.v_greedy import ALL_CHOICES, VGreedyRun
 from synth.families._lib.v_passes import averaged, costs_by_pass, units_bytes
 from synth.families.zb_v_greedy import released
 from synth.objective import Objective
+from synth.plan.partition.candidates import equal_cuts
+from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.profile.links import Link, Links
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.placements import placement
@@ -196,3 +200,22 @@ def test_caps_that_nothing_v_shaped_keeps_are_refused() -> None:
         generate("zb-v-limit", 4, 8, costs=costs, caps_bytes=[3] * 4)
     with pytest.raises(SynthError, match="must hold 8 activations"):
         generate("zb-v-greedy", 4, 8, costs=costs, caps_bytes=[15] * 4)
+
+
+def test_the_makespan_never_rises_with_more_memory_if_it_is_the_objective() -> None:
+    case = realistic_case(30, "v")
+    where = placement("v", case.num_ranks)
+    sizes, *_ = equal_cuts(StageCostTable(case.profile), where.num_stages)
+    costs = partition_costs(case.profile, sizes)
+
+    def makespan_us(factor: float, objective: Objective) -> int:
+        caps = [round(factor * cap) for cap in case.caps_bytes]
+        made = generate(
+            "zb-v-limit", where.num_ranks, 16, costs=costs, caps_bytes=caps, objective=objective
+        )
+        return verify(made, costs)[1].makespan_us
+
+    less, more = (makespan_us(factor, Objective.MAKESPAN) for factor in (1.4, 1.8))
+    assert more <= less
+    # The schedule of the least period takes longer with more memory.
+    assert less < makespan_us(1.8, Objective.PERIOD)
