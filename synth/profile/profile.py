@@ -129,13 +129,14 @@ class Profile(Displayed, FileRecord):
     """
 
     FORMAT: ClassVar[str] = "synth-profile"
-    VERSION: ClassVar[int] = 6
+    VERSION: ClassVar[int] = 7
     SINCE: ClassVar[Mapping[str, int]] = {
         "workload.inputs": 2,
         "peak_flops_per_s": 3,
         "tied_parameters": 5,
         "provenance.estimate": 6,
         "rank_speeds": 6,
+        "workload.group": 7,
     }
     MADE_BY: ClassVar[tuple[str, ...]] = ("synth profile", "synth estimate")
 

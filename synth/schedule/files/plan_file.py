@@ -14,6 +14,7 @@ from synth.costs.recomputed_layers import recomputing
 from synth.errors import SynthError
 from synth.profile import Profile
 from synth.profile.measurement_conditions import Conditions
+from synth.profile.mesh import Mesh
 from synth.profile.model_flops import ModelFlops
 from synth.profile.workload import Workload
 from synth.records.field_types import PlainText, PositiveCount, StrictCount
@@ -53,11 +54,12 @@ class Plan(Displayed, FileRecord):
     parameters' share of the static bytes, and the function that makes the inputs, version 7 the
     FLOPs of a micro-batch, version 8 programs that write a part which is repeated once, version 9
     ranks of backwards, and the gradients that B computes itself, version 10 the gradients of
-    outputs, which frozen layers do not get, version 11 tied parameters of several stages.
+    outputs, which frozen layers do not get, version 11 tied parameters of several stages, version
+    12 ranks that are groups of devices.
     """
 
     FORMAT: ClassVar[str] = "synth-schedule"
-    VERSION: ClassVar[int] = 11
+    VERSION: ClassVar[int] = 12
     OF_FILE: ClassVar[tuple[str, ...]] = (*FileRecord.OF_FILE, FINGERPRINT)
     SINCE: ClassVar[Mapping[str, int]] = {
         FINGERPRINT: 3,
@@ -71,6 +73,7 @@ class Plan(Displayed, FileRecord):
         "costs.stages.early_gradient_bytes": 9,
         "costs.stages.output_gradient_bytes": 10,
         "costs.ties": 11,
+        "workload.group": 12,
     }
     MADE_BY: ClassVar[tuple[str, ...]] = ("synth solve",)
 
@@ -219,8 +222,19 @@ class Plan(Displayed, FileRecord):
 
     @property
     def num_ranks(self) -> int:
-        """The number of ranks, that is, of processes per pipeline."""
+        """The number of ranks of a pipeline."""
         return len(self.programs)
+
+    def mesh(self, data_parallel: int | None = None) -> Mesh:
+        """Return the processes that run it.
+
+        Args:
+            data_parallel: the pipelines side by side; None: as many as the plan counts on.
+
+        Raises:
+            SynthError: its ranks have devices that no process of synth stands for.
+        """
+        return Mesh.of(self.workload.group, self.num_ranks, data_parallel)
 
     def layers_of(self, stage: int) -> range:
         """The places in the model's list of a stage's layers."""
