@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from synth.profile.mesh import Mesh
+
 from .execution.program.tracer import LoggedStep
 
 
@@ -13,11 +15,11 @@ class RankResult:
     `program_seconds` are of one program with STEPs, which is less than a step if gradients
     accumulate. `remark` is a message for the user about the run. `tokens_per_step` are the tokens
     of an optimizer step on all ranks together. `stopped_at` is the number of steps after which
-    SIGTERM ended the run early. `num_pipelines` train side by side; `processors` is then each one's
-    share of the machine's. `late`: steps were validated later. `extra_bytes`: see
-    `optimizer_headroom`. `early_ops` has the number of ops of each step that ran before the plan's
-    next one; empty without look-ahead. `reserved_bytes` is what CUDA's caching allocator has taken
-    from the device at most, where that was asked for.
+    SIGTERM ended the run early. `num_pipelines` train side by side; `processors` is the share of
+    the machine's that a pipeline has with one process of each rank. `late`: steps were validated
+    later. `extra_bytes`: see `optimizer_headroom`. `early_ops` has the number of ops of each step
+    that ran before the plan's next one; empty without look-ahead. `reserved_bytes` is what CUDA's
+    caching allocator has taken from the device at most, where that was asked for.
     """
 
     rank: int
@@ -42,12 +44,12 @@ class RankResult:
     stopped_at: int | None = None
 
 
-def of_first_pipeline(results: Sequence[RankResult], num_ranks: int) -> list[RankResult]:
-    """The results of the first pipeline's ranks, with the most memory of any pipeline's."""
+def of_first_pipeline(results: Sequence[RankResult], mesh: Mesh) -> list[RankResult]:
+    """The results of each rank's first process, with the most memory of any process of the rank."""
     folded = []
-    for rank, result in enumerate(results[:num_ranks]):
-        peers = results[rank::num_ranks]
+    for rank in range(mesh.ranks):
+        peers = [each for n, each in enumerate(results) if mesh.place(n).rank == rank]
         static_bytes = max(peer.static_bytes for peer in peers)
         peak_bytes = max(peer.peak_bytes for peer in peers)
-        folded.append(replace(result, static_bytes=static_bytes, peak_bytes=peak_bytes))
+        folded.append(replace(peers[0], static_bytes=static_bytes, peak_bytes=peak_bytes))
     return folded

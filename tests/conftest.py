@@ -37,8 +37,8 @@ UNLISTED_S = 0.005
 
 @pytest.fixture(scope="session")
 def pool() -> Iterator[GlooPool]:
-    """Processes that can form gloo groups of up to four ranks."""
-    made = GlooPool(4)
+    """Processes that can form gloo groups of up to eight ranks."""
+    made = GlooPool(8)
     yield made
     made.close()
 

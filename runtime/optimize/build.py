@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from synth.errors import SynthError
 from synth.profile.optimizer import OptimizerSpec
 
+from ..execution.gradients.all_reduce import local_part
 from .flush_free import FlushFreeStep
 from .gradients import Gradients, Owned, widen_gradients
 from .multi_tensor import is_sharded
@@ -41,7 +42,8 @@ def held_bytes(modules: Iterable[nn.Module], steps: StageSteps | None = None) ->
 def _memory(tensor: Tensor) -> tuple[object, int]:
     """A key of a tensor's memory, and its bytes."""
     if is_sharded(tensor) or tensor.layout != torch.strided:
-        return id(tensor), tensor.numel() * tensor.element_size()
+        own = local_part(tensor)
+        return id(tensor), own.numel() * own.element_size()
     storage = tensor.untyped_storage()
     return storage.data_ptr() or id(tensor), storage.nbytes()
 

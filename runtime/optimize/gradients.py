@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from synth.errors import SynthError
 
+from ..execution.gradients.all_reduce import local_part
 from ..split import gradient_dtype
 from .multi_tensor import group_alike
 
@@ -54,7 +55,7 @@ class Gradients:
     @torch.no_grad()
     def scale(self, factor: Tensor) -> None:
         """Multiply all by a scalar, which may be on another device."""
-        for group in group_alike(self._present()):
+        for group in group_alike(map(local_part, self._present())):
             torch._foreach_mul_(group, factor.to(group[0].device))
 
     def _present(self) -> list[Tensor]:

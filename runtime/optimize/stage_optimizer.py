@@ -1,5 +1,6 @@
 """The optimizer of one stage: an update in place, or a preview of it that can be undone."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from synth.profile.optimizer import OptimizerSpec
 
+from ..execution.gradients.all_reduce import local_part
 from .rules import UpdateRule, new_state, rule_of
 from .settings import StepSettings
 
@@ -128,7 +130,7 @@ class StageOptimizer:
         """The allocated bytes of optimizer state, parameters and gradients excluded."""
         tensors = [w.master for w in self._weights if w.master is not w.live]
         tensors += [t for w in self._weights for t in w.state.values()]
-        return sum(t.numel() * t.element_size() for t in tensors)
+        return sum(t.numel() * t.element_size() for t in map(local_part, tensors))
 
     def _step_whole(
         self, weights: list[Weight], settings: StepSettings, found_inf: Tensor | None
@@ -136,9 +138,9 @@ class StageOptimizer:
         rule = self._rule
         if weights:
             rule.update(
-                [weight.master for weight in weights],
-                [weight.gradient for weight in weights],
-                [[weight.state[name] for weight in weights] for name in rule.moments],
+                [local_part(weight.master) for weight in weights],
+                [local_part(weight.gradient) for weight in weights],
+                [[local_part(weight.state[name]) for weight in weights] for name in rule.moments],
                 [weight.state["step"] for weight in weights] if rule.counts else [],
                 settings,
                 found_inf,
@@ -175,7 +177,11 @@ def _pieces(weight: Weight, rule: UpdateRule) -> Iterator[_Piece]:
 
 
 def _split(tensors: Sequence[Tensor]) -> Iterator[tuple[Tensor, ...]]:
-    """Split tensors of equal shape into the same pieces; one that is not contiguous stays whole."""
+    """Split tensors of equal shape into the same pieces; one that is not contiguous stays whole.
+
+    Of sharded ones (DTensor) the pieces are of this process's shards.
+    """
+    tensors = list(map(local_part, tensors))
     if all(tensor.is_contiguous() for tensor in tensors):
         size = piece_elements(tensors[0].device)
         yield from zip(*(torch.split(tensor.view(-1), size) for tensor in tensors), strict=True)
@@ -204,7 +210,7 @@ def commit_bytes(modules: Iterable[nn.Module], spec: OptimizerSpec) -> int:
     if not spec.master_weights:
         return 0
     widened = [
-        min(p.numel(), piece_elements(p.device))
+        min(local_part(p).numel(), piece_elements(p.device))
         for module in modules
         for p in module.parameters()
         if p.requires_grad and p.dtype != torch.float32
@@ -221,7 +227,8 @@ def workspace_bytes(modules: Iterable[nn.Module], spec: OptimizerSpec) -> int:
         copies = previewed + wide * (2 if spec.post_validation else 1)
         size = torch.float32.itemsize if wide else parameter.element_size()
         largest = max(
-            largest, copies * size * min(parameter.numel(), piece_elements(parameter.device))
+            largest,
+            copies * size * min(local_part(parameter).numel(), piece_elements(parameter.device)),
         )
     return largest
 
@@ -244,7 +251,8 @@ def prediction_bytes(modules: Iterable[nn.Module]) -> int:
 def static_bytes(modules: Iterable[nn.Module], spec: OptimizerSpec) -> int:
     """The bytes of parameters, buffers, gradients and optimizer state.
 
-    A parameter that several of the modules share counts once.
+    A parameter that several of the modules share counts once; of a sharded one (DTensor) this
+    process's shard.
     """
     total, seen = 0, set[nn.Parameter]()
     for module in modules:
@@ -252,11 +260,10 @@ def static_bytes(modules: Iterable[nn.Module], spec: OptimizerSpec) -> int:
         own = [parameter for parameter in module.parameters() if parameter not in seen]
         seen.update(own)
         for parameter in own:
-            size = parameter.numel() * parameter.element_size()
-            total += size
+            size = local_part(parameter).numel(), parameter.element_size()
+            total += math.prod(size)
             if parameter.requires_grad:
-                total += spec.gradient_bytes(parameter.numel(), parameter.element_size())
-                total += spec.state_bytes(parameter.numel(), parameter.element_size())
+                total += spec.gradient_bytes(*size) + spec.state_bytes(*size)
     return total
 
 

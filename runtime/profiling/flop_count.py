@@ -6,6 +6,7 @@ from math import prod
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from .sample import Sample
@@ -20,13 +21,23 @@ def forward_flops(sample: Sample) -> int:
     two. Attention
     counts all pairs of a query and a key, also those that a mask leaves out, as the 12·L·H·Q·T per
     token of Chowdhery et al. 2022, "PaLM", appendix B, do. Element-wise ops, and kernels that
-    PyTorch does not know, count 0. A compiled layer is counted as it is without compilation.
+    PyTorch does not know, count 0. Of sharded tensors (DTensor) those of this process count. A
+    compiled layer is counted as it is without compilation.
     """
     counter = FlopCounterMode(display=False, custom_mapping=_ATTENTION | _products())
     own_inputs = replace(sample, x=sample.copy_of_x())
-    with torch.no_grad(), torch.compiler.set_stance("force_eager"), counter:
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"), counter, _OfShards():  # type: ignore[no-untyped-call]
         own_inputs.run()
     return counter.get_total_flops()
+
+
+class _OfShards(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Lets a mode around it see what DTensors do with their shards, in place of the whole."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(kind.__name__ == "DTensor" for kind in types):
+            return NotImplemented
+        return func(*args, **(kwargs or {}))
 
 
 def _attention(

@@ -8,6 +8,7 @@ from synth.profile.links import Links
 
 from .machine_watch import MachineWatch
 from .pace import ProfilingProgress
+from .rank_processes import RankProcesses
 
 Tell = Callable[[str], None]
 OnProgress = Callable[[ProfilingProgress], None]
@@ -22,6 +23,7 @@ class ProfilingKeywords(TypedDict, total=False):
     policies: Sequence[str]
     links: Links | Callable[[], Links] | None
     watch: MachineWatch | None
+    processes: RankProcesses | None
     tell: Tell
     on_progress: OnProgress
 
@@ -39,6 +41,7 @@ class ProfilingOptions:
             measures them, which is called after the layers were measured; None: transfers take no
             time.
         watch: a watch of the machine that was begun before; None: a new one.
+        processes: that divide each layer and measure it together; None: this one measures alone.
         tell: called with a line per measured layer.
         on_progress: called after each round of each layer.
     """
@@ -49,5 +52,6 @@ class ProfilingOptions:
     policies: Sequence[str] = ()
     links: Links | Callable[[], Links] | None = None
     watch: MachineWatch | None = None
+    processes: RankProcesses | None = None
     tell: Tell = lambda line: None
     on_progress: OnProgress = lambda progress: None

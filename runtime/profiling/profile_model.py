@@ -141,12 +141,16 @@ class _ModelProfiler:
             (options.warmup + options.iterations) * (1 + len(options.policies)),
             options.on_progress,
         )
+        fill = source.fill
+        if options.processes is not None:
+            _check_untied(source)
+            fill = options.processes.filling(fill, device)
         profiles: dict[str, LayerProfile] = {}
         sizes: dict[str, LayerSizes] = {}
         entries = []
         commit_rise_bytes = num_elsewhere = 0
         for visited in walk_layers(
-            source.calls, source.names, batch, device, source.fill, separate=options.separate
+            source.calls, source.names, batch, device, fill, separate=options.separate
         ):
             entries.append(Layer(name=visited.name, profile=visited.same_as))
             num_elsewhere += visited.is_elsewhere
@@ -192,7 +196,7 @@ class _ModelProfiler:
         self, sample: Sample, pace: ProfilingPace, left: dict[str, int]
     ) -> LayerProfile:
         with self._watch.measuring():
-            return profile_layer(
+            own = profile_layer(
                 sample,
                 self._workload.optimizer,
                 warmup=self._options.warmup,
@@ -200,6 +204,8 @@ class _ModelProfiler:
                 on_round=pace.end_round,
                 on_left_to_b=left.update,
             )
+            processes = self._options.processes
+            return own if processes is None else processes.most(own)
 
     def _advise(self) -> None:
         """Tell the memory of a GPU that plans do not count."""
@@ -207,6 +213,20 @@ class _ModelProfiler:
             free, total = torch.cuda.mem_get_info(self._device)
             reserved = torch.cuda.memory_reserved(self._device)
             self._options.tell(reserve_advice(total - free, reserved))
+
+
+def _check_untied(source: LayerSource) -> None:
+    """Refuse layers that share parameters, which would be divided twice.
+
+    Raises:
+        SynthError: some do.
+    """
+    if source.ties:
+        first = source.names[source.ties[0].places[0][0]]
+        raise SynthError(
+            f"layer {first} shares parameters with others, which --tensor-parallel does not "
+            f"divide; untie them, or measure with one process per rank"
+        )
 
 
 def _said_of_left(profile: LayerProfile, left: Mapping[str, int]) -> str:

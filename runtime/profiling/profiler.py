@@ -13,6 +13,7 @@ from synth.schedule.ops import Op
 
 from ..execution.base.boundary import Tensors
 from ..execution.base.clock import OpClock
+from ..execution.gradients.all_reduce import local_part
 from ..optimize import StageOptimizer, StepSettings, widen_gradients, zero_gradient
 from .flop_count import forward_flops
 from .held_bytes import held_bytes
@@ -123,7 +124,7 @@ def _timing(samples_us: Sequence[float]) -> Timing:
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
-    return sum(t.numel() * t.element_size() for t in tensors)
+    return sum(t.numel() * t.element_size() for t in map(local_part, tensors))
 
 
 class _Update:

@@ -82,6 +82,7 @@ def rehearse(
     """
     chosen = range(plan.num_ranks) if ranks is None else ranks
     _check(lowered, chosen)
+    _check_single(plan)
     check_fits(plan, chosen, device)
     rehearsal = _Rehearsal(plan, lowered, options, device, planned_arrivals=planned_arrivals)
     found = {}
@@ -184,6 +185,21 @@ class _Rehearsal:
         count = 64 * (workload.sequence_length + 1)
         ids = torch.randint(most, (count,), generator=draw)
         return TokenData(ids, workload.sequence_length, options.seed)
+
+
+def _check_single(plan: Plan) -> None:
+    """Refuse ranks that are groups, whose processes would wait for each other.
+
+    Raises:
+        SynthError: they are.
+    """
+    group = plan.workload.group
+    if group is not None and group.devices > 1:
+        raise SynthError(
+            f"each rank of the plan is a group of {group.devices} devices ({group.words}), and one "
+            f"device rehearses one process; rehearse a model of one process's shapes, or `synth "
+            f"run` the plan"
+        )
 
 
 def _check(lowered: Lowered, ranks: Sequence[int]) -> None:

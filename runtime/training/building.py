@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from synth.errors import Mismatch
+from synth.errors import Mismatch, SynthError
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.weight_flow import Route
 
@@ -19,6 +19,7 @@ from ..models.layered_stage import LayeredStage, Randomness, calls_of
 from ..models.sizes import SIZES
 from ..models.ties import Tie, untie_stages
 from ..optimize import static_bytes
+from .process_grid import Divide
 
 Builder = Callable[..., BuiltModel]
 
@@ -45,6 +46,7 @@ def build_stages(
     build: Builder = build_model,
     *,
     empty: bool = False,
+    divide: Divide | None = None,
 ) -> BuiltStages:
     """Build the stages that the placement gives a rank, and no others.
 
@@ -61,6 +63,7 @@ def build_stages(
             module is cut; None: token ids.
         build: makes the layers, as `build_model` does.
         empty: True if a file has the weights, so that a user's model is made without values.
+        divide: divides layers in place over the processes of the rank; None: it is one process.
 
     Raises:
         SynthError: the workload's dtype is unknown, its model cannot be built, or it is a user's
@@ -69,6 +72,8 @@ def build_stages(
     workload = plan.workload
     spec = replace(spec_of(workload, trusted_address(workload, model), inputs), empty=empty)
     made = _make_layers(plan, rank, spec, device, seed, build)
+    if divide is not None:
+        _divide(divide, made)
     last = len(plan.partition) - 1
     _check_shared_bytes(plan, rank, made)
     _check_ties(plan, made.ties)
@@ -82,6 +87,22 @@ def build_stages(
             randomness=randomness,
         )
     return BuiltStages(stages, made.tied)
+
+
+def _divide(divide: Divide, made: "_MadeLayers") -> None:
+    """Divide the layers of a rank over its processes.
+
+    Raises:
+        SynthError: layers share parameters, which would be divided twice.
+    """
+    if made.ties:
+        raise SynthError(
+            "layers of this model share parameters, and ranks that are groups of processes "
+            "(tensor parallelism) would divide each layer's anew; untie them, or use "
+            "synth.Pipeline with tied=…"
+        )
+    for layers in made.layers.values():
+        divide(layers.values())
 
 
 @dataclass(frozen=True)

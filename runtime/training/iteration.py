@@ -72,10 +72,10 @@ class Iteration:
         steps: StageSteps,
         rank: int,
         randomness: Randomness,
-        num_pipelines: int = 1,
+        num_tellers: int = 1,
     ) -> None:
         self._pipeline, self._steps, self._rank = pipeline, steps, rank
-        self._num_pipelines = num_pipelines
+        self._num_tellers = num_tellers
         self._randomness = randomness
         self._untold: _Loss | None = None
         # Allocated once: a new sum per step would be live beside the later mini-batches.
@@ -154,7 +154,7 @@ class Iteration:
         if stops:
             told[1].fill_(1.0)
         if loss is not None:
-            told[0] += loss.share / self._num_pipelines
+            told[0] += loss.share / self._num_tellers
         return _Telling(loss, told, dist.all_reduce(told, async_op=True))
 
     def _hear(self, telling: _Telling) -> _Told:

@@ -28,6 +28,7 @@ from ..rank_result import RankResult
 from ..run_folder import named_to_ranks
 from .local_rendezvous import BACKEND
 from .post_mortem import LastSeen, explain, last_attempt, places_of_all
+from .process_grid import mesh_of
 from .stopping import passing_on_sigterm
 from .worker import WorkerOrder, load_results
 
@@ -37,12 +38,13 @@ _SIGNALS = "SIGTERM,SIGHUP,SIGQUIT"
 def launch(
     plan_path: Path, plan: Plan, lowered: Lowered, options: TrainOptions | EmulationOptions
 ) -> list[RankResult]:
-    """Run a plan with one process per rank, of each pipeline, on this machine.
+    """Run a plan with all its processes on this machine.
 
     Raises:
         SynthError: a rank refused (bad data, wrong model); its own message.
         RunFailure: a rank failed or was killed; says where every rank was.
     """
+    mesh = mesh_of(plan, options)
     with tempfile.TemporaryDirectory(prefix="synth-run-") as name:
         folder = Path(name)
         order = WorkerOrder(
@@ -57,7 +59,7 @@ def launch(
         try:
             with passing_on_sigterm(folder, _terminate) if saves else nullcontext():
                 _start(
-                    plan.num_ranks * options.data_parallel,
+                    mesh.size,
                     "synth.runtime.training.worker",
                     str(order_path),
                     folder=folder,
@@ -66,9 +68,9 @@ def launch(
                 )
         except ChildFailedError as error:
             codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
-            raise explain(last_attempt(folder), lowered, codes, options.data_parallel) from None
+            raise explain(last_attempt(folder), lowered, codes, mesh) from None
         except SignalException as error:
-            places = places_of_all(last_attempt(folder), lowered, options.data_parallel)
+            places = places_of_all(last_attempt(folder), lowered, mesh)
             raise _interrupted(places, error.sigval) from None
         finally:
             remove_leftovers(shared_folder())

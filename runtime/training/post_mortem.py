@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from synth.errors import RunFailure, SynthError, TrainingDiverged
+from synth.profile.mesh import Mesh
 from synth.records.record import write_atomically
 from synth.schedule.lowering.lower import Instruction, Lowered
 
 from ..execution.program.progress import last_place
-from .process_grid import place_name
 
 
 def attempt_folder(folder: Path, attempt: int) -> Path:
@@ -64,24 +64,21 @@ def hopeless(folder: Path, num_ranks: int) -> SynthError | None:
     return None
 
 
-def explain(
-    folder: Path, lowered: Lowered, exit_codes: dict[int, int], num_pipelines: int = 1
-) -> SynthError:
+def explain(folder: Path, lowered: Lowered, exit_codes: dict[int, int], mesh: Mesh) -> SynthError:
     """Make one message of the ranks' traces: the cause first, then its effects on the others.
 
     Args:
         folder: the folder of the attempt.
         lowered: the program of each pipeline.
         exit_codes: the exit codes of the processes that failed; empty before a restart.
-        num_pipelines: the pipelines that ran side by side.
+        mesh: the processes that ran.
     """
-    num_processes = lowered.num_ranks * num_pipelines
-    reports = _reports(folder, num_processes)
+    reports = _reports(folder, mesh.size)
     refusals = [w for w in reports.values() if w["exit_code"] not in (0, 1)]
     if refusals:
         return _refusal(refusals[0])
     timed_out = any("timed out" in report["message"].lower() for report in reports.values())
-    places = places_of_all(folder, lowered, num_pipelines)
+    places = places_of_all(folder, lowered, mesh)
     ended = {
         process: _ended_by(folder, process, -code, timed_out)
         for process, code in exit_codes.items()
@@ -92,7 +89,7 @@ def explain(
         lines.append(places[process].said(report))
     if not lines and exit_codes:
         lines = [f"ranks {sorted(exit_codes)} ended with exit codes {exit_codes}"]
-    others = [process for process in range(num_processes) if process not in {*reports, *ended}]
+    others = [process for process in range(mesh.size) if process not in {*reports, *ended}]
     # Before a restart it is unknown which rank was killed and which were ended for that.
     how = "was stopped" if exit_codes else "left no report: killed, or ended with the others,"
     lines += [places[process].how(how) for process in others]
@@ -126,16 +123,15 @@ class LastSeen:
         return f"{self.name} {self.where}"
 
 
-def places_of_all(folder: Path, lowered: Lowered, num_pipelines: int) -> list[LastSeen]:
+def places_of_all(folder: Path, lowered: Lowered, mesh: Mesh) -> list[LastSeen]:
     """The last seen places of all processes, in their order."""
-    num_ranks = lowered.num_ranks
     return [
         LastSeen(
-            place_name(process, num_ranks, num_pipelines),
-            process // num_ranks if num_pipelines > 1 else None,
-            _where(last_place(folder, process), lowered.programs[process % num_ranks]),
+            mesh.name(process),
+            place.pipeline if mesh.data > 1 else None,
+            _where(last_place(folder, process), lowered.programs[place.rank]),
         )
-        for process in range(num_ranks * num_pipelines)
+        for process, place in enumerate(map(mesh.place, range(mesh.size)))
     ]
 
 

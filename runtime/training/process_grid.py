@@ -1,76 +1,113 @@
-"""A process's place in a run: its rank in a pipeline, and which of several pipelines that is.
+"""A process's place in a run: its coordinates in the mesh, and its groups along each dimension."""
 
-Processes are numbered pipeline by pipeline, so that the ranks of one, which send each other
-activations, are neighbours on a machine. Data-parallel peers are the same rank of all pipelines:
-
-    process       0  1  2  3 | 4  5  6  7
-    pipeline      0  0  0  0 | 1  1  1  1
-    rank          0  1  2  3 | 0  1  2  3
-"""
-
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from synth.errors import SynthError
+from synth.profile.mesh import Mesh
+from synth.run_options.emulation_options import EmulationOptions
+from synth.run_options.train_options import TrainOptions
+from synth.schedule.files.plan_file import Plan
 
 from ..world import World
+
+Divide = Callable[[Iterable[nn.Module]], None]
 
 
 @dataclass(frozen=True)
 class Place:
-    """The place of a process among the pipelines.
+    """The place of a process in the mesh of a run.
 
     Attributes:
         rank: in its pipeline.
+        mesh: of all processes.
         pipeline: its number.
-        num_pipelines: the pipelines that train side by side and average their gradients.
-        ranks: the processes of this pipeline; None: there is one pipeline, of all processes.
-        peers: the processes of the same rank in all pipelines; None: there is one pipeline.
+        ranks: the processes of this pipeline with the same place in their groups; None: there is
+            one pipeline, of all processes.
+        peers: the processes with the same place in all pipelines; None: there is one pipeline.
+        group: the processes that are this rank; None: it is one process.
     """
 
     rank: int
+    mesh: Mesh
     pipeline: int = 0
-    num_pipelines: int = 1
     ranks: DeviceMesh | None = None
     peers: DeviceMesh | None = None
+    group: DeviceMesh | None = None
 
     @classmethod
-    def of(cls, world: World, num_ranks: int, num_pipelines: int) -> Self:
+    def of(cls, world: World, mesh: Mesh) -> Self:
         """Take a place; all processes call this at the same time.
 
         Raises:
             SynthError: the number of processes is another one.
         """
-        _check_size(world.size, num_ranks, num_pipelines)
-        if num_pipelines == 1:
-            return cls(world.rank)
-        mesh = init_device_mesh(
-            world.device.type, (num_pipelines, num_ranks), mesh_dim_names=("dp", "pp")
+        mesh.check_size(world.size)
+        if mesh.size == mesh.ranks:
+            return cls(world.rank, mesh)
+        made = init_device_mesh(world.device.type, mesh.shape, mesh_dim_names=Mesh.NAMES)
+        place = mesh.place(world.rank)
+        peers = made["dp"] if mesh.data > 1 else None
+        group = made["tp"] if mesh.tensor > 1 else None
+        return cls(place.rank, mesh, place.pipeline, made["pp"], peers, group)
+
+    @property
+    def processes_per_rank(self) -> int:
+        """The processes that compute the same loss, or that of another pipeline."""
+        return self.mesh.data * self.mesh.tensor
+
+    def division(self, address: str | None) -> Divide | None:
+        """Return how the processes of this rank divide its layers; None: it is one process.
+
+        Args:
+            address: the user's function; see `divide_layers`.
+        """
+        if self.group is None:
+            return None
+        from ..models.tensor_parallel import divide_layers  # slow to import
+
+        return partial(divide_layers, group=self.group, address=address)
+
+
+def mesh_of(plan: Plan, options: TrainOptions | EmulationOptions) -> Mesh:
+    """Return the processes of a run; an emulated rank is one process, also if it is a group.
+
+    Raises:
+        SynthError: the plan's ranks have devices that no process of synth stands for, or are groups
+            that do not do what the options ask for.
+    """
+    if isinstance(options, EmulationOptions):
+        return Mesh(1, plan.num_ranks)
+    mesh = plan.mesh(options.data_parallel)
+    if mesh.tensor > 1:
+        _check_dividable(plan, options)
+    elif options.parallelize is not None:
+        raise SynthError(
+            f"--parallelize {options.parallelize} divides layers, and each rank of the plan is one "
+            f"process; profile with --tensor-parallel and solve again, or leave it out"
         )
-        pipeline, rank = divmod(world.rank, num_ranks)
-        return cls(rank, pipeline, num_pipelines, mesh["pp"], mesh["dp"])
+    return mesh
 
 
-def place_name(process: int, num_ranks: int, num_pipelines: int) -> str:
-    """A process in messages: `rank 1`, or `rank 1 of pipeline 0` where there are several."""
-    if num_pipelines == 1:
-        return f"rank {process}"
-    pipeline, rank = divmod(process, num_ranks)
-    return f"rank {rank} of pipeline {pipeline}"
-
-
-def _check_size(num_processes: int, num_ranks: int, num_pipelines: int) -> None:
-    needed = num_ranks * num_pipelines
-    if num_processes == needed:
-        return
-    wanted = f"the plan is for {num_ranks} ranks"
-    if num_pipelines > 1:
-        wanted += f", {num_pipelines} pipelines of it (--data-parallel) take {needed}"
-    remedies = [f"start {needed} (torchrun --nproc-per-node)"]
-    if num_processes % num_ranks == 0:
-        remedies.append(f"give --data-parallel {num_processes // num_ranks}")
-    if num_processes % num_pipelines == 0:
-        remedies.append(f"solve again with --ranks {num_processes // num_pipelines}")
-    raise SynthError(f"{wanted}, this run has {num_processes} processes; {', or '.join(remedies)}")
+def _check_dividable(plan: Plan, options: TrainOptions) -> None:
+    """Refuse what ranks that are groups of processes do not do."""
+    files = options.weights
+    refused = {
+        "a plan that passes weights": plan.weights is not None,
+        "a plan without a flush": plan.versions is not None,
+        "--weights-from": files.weights_from is not None,
+        "--export-weights": files.export_weights is not None,
+        "post-validation": options.optimizer_of(plan.workload.optimizer).post_validation,
+    }
+    for what, is_asked in refused.items():
+        if is_asked:
+            raise SynthError(
+                f"the plan's ranks are groups of {plan.mesh().tensor} processes (tensor "
+                f"parallelism), with which {what} does not go together; leave it out, or profile "
+                f"without --tensor-parallel"
+            )

@@ -25,7 +25,7 @@ from .build_updates import build_updates, predicted_stages, step_settings
 from .building import build_stages
 from .iteration import Iteration, StepOutcome
 from .optimizer_headroom import extra_bytes
-from .process_grid import Place
+from .process_grid import Place, mesh_of
 from .run_checkpoints import RunCheckpoints
 from .run_data import RunData, open_data
 from .run_state import RunState
@@ -69,7 +69,7 @@ class RankTrainer:
         """
         self._plan, self._options, self._world = plan, options, world
         self._progress, self._stop_requested = progress, stop_requested
-        self._place = place = Place.of(world, plan.num_ranks, options.data_parallel)
+        self._place = place = Place.of(world, mesh_of(plan, options))
         prepare_device(plan.workload, world.device)
         self._randomness = Randomness(options.seed, plan.workload.micro_batch_size)
         built = build_stages(
@@ -81,6 +81,7 @@ class RankTrainer:
             options.model,
             options.inputs,
             empty=options.weights.weights_from is not None,
+            divide=place.division(options.parallelize),
         )
         self._stages = built.stages
         data = data or open_data(options, plan.workload, self._stages.get(0))
@@ -92,7 +93,7 @@ class RankTrainer:
         self._optimizer = build_updates(plan, self._pipeline, options, self._spec)
         self._pipeline.stepper = self._optimizer
         self._iteration = Iteration(
-            self._pipeline, self._optimizer, place.rank, self._randomness, place.num_pipelines
+            self._pipeline, self._optimizer, place.rank, self._randomness, place.processes_per_rank
         )
         self._batches = self._batches_of(data)
         self._checkpoints = self._open_checkpoints()
@@ -149,7 +150,7 @@ class RankTrainer:
             targets=len(self._plan.partition) - 1 in self._stages,
             device=self._world.device,
             pipeline=self._place.pipeline,
-            num_pipelines=self._place.num_pipelines,
+            num_pipelines=self._place.mesh.data,
         )
 
     def _open_checkpoints(self) -> RunCheckpoints:
@@ -222,14 +223,14 @@ class RankTrainer:
 
     def _begin_result(self) -> RankResult:
         """Make the record of this rank, with what is known before the first step."""
-        world, num_pipelines = self._world, self._place.num_pipelines
+        world, mesh = self._world, self._place.mesh
         return RankResult(
             world.rank,
             world.host,
             str(world.device),
-            max(1, world.processors // num_pipelines),
+            max(1, world.processors // self._place.processes_per_rank),
             self._state.start.step,
-            num_pipelines=num_pipelines,
+            num_pipelines=mesh.data,
             late=self._optimizer.late,
             extra_bytes=self._extra_bytes,
             tokens_per_step=self._batches.sequences_per_step * self._plan.workload.sequence_length,

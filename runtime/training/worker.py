@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from synth.errors import SynthError
+from synth.profile.mesh import Mesh
 from synth.records.record import Record
 from synth.run_options.emulation_options import EmulationOptions
 from synth.run_options.train_options import TrainOptions
@@ -35,7 +36,7 @@ from .post_mortem import (
     note_ended,
     write_failure_report,
 )
-from .process_grid import place_name
+from .process_grid import mesh_of
 from .stopping import StopRequest
 from .trainer import OnStep, RankTrainer
 from .watchdog import ProcessWatchdog, end_without, local_pids, sibling_pids
@@ -64,14 +65,15 @@ def work(order: WorkerOrder, attempt: Path) -> list[RankResult] | None:
     """
     plan = Plan.load(order.plan)
     lowered, _ = plan.check()
-    on_end = partial(_end, attempt, order.options.data_parallel, lowered.num_ranks)
+    mesh = mesh_of(plan, order.options)
+    on_end = partial(_end, attempt, mesh)
     # Whoever has not joined yet may still import: only a process that is stopped counts.
     watchdog = ProcessWatchdog(sibling_pids(), int(os.environ["RANK"]), on_end)
     with join_world(order.options.device, order.options.timeout_s) as world:
         with named_failure(world.rank, where="where the ranks find each other"):
             pids = local_pids()
         watchdog.close()
-        hanging = _hanging_processes(lowered, order.options, attempt)
+        hanging = _hanging_processes(lowered, mesh, order.options, attempt)
         watchdog = ProcessWatchdog(pids, world.rank, on_end, hanging)
         with RankProgress(attempt, world.rank) as progress:
             if isinstance(order.options, EmulationOptions):
@@ -82,16 +84,16 @@ def work(order: WorkerOrder, attempt: Path) -> list[RankResult] | None:
         with named_failure(world.rank, where="where the results of all ranks are gathered"):
             gathered: list[RankResult] = gather_objects(result)
         watchdog.close()
-    return of_first_pipeline(gathered, plan.num_ranks) if result.rank == 0 else None
+    return of_first_pipeline(gathered, mesh) if result.rank == 0 else None
 
 
 def _hanging_processes(
-    lowered: Lowered, options: TrainOptions | EmulationOptions, attempt: Path
+    lowered: Lowered, mesh: Mesh, options: TrainOptions | EmulationOptions, attempt: Path
 ) -> Callable[[], dict[int, float]]:
     """Tells which processes hang, of any pipeline, and for how many seconds."""
 
     def place_of(first: int) -> Callable[[int], tuple[int, int] | None]:
-        return lambda rank: counted_place(attempt, first + rank)
+        return lambda rank: counted_place(attempt, first + rank * mesh.tensor)
 
     pipelines = {
         first: HangDetector(
@@ -100,10 +102,11 @@ def _hanging_processes(
             patience_s=options.patience_s,
             timeout_s=options.timeout_s,
         )
-        for first in range(0, lowered.num_ranks * options.data_parallel, lowered.num_ranks)
+        for start in range(0, mesh.size, mesh.ranks * mesh.tensor)
+        for first in range(start, start + mesh.tensor)
     }
     return lambda: {
-        first + rank: seconds
+        first + rank * mesh.tensor: seconds
         for first, hanging in pipelines.items()
         for rank, seconds in hanging.look().items()
     }
@@ -138,10 +141,9 @@ def _tell(steps_per_line: int, step: int, loss: float, seconds: float) -> None:
         _talk(f"step {step:4d}  {said}  {seconds:.3f} s")
 
 
-def _end(attempt: Path, num_pipelines: int, num_ranks: int, process: int, why: str) -> None:
+def _end(attempt: Path, mesh: Mesh, process: int, why: str) -> None:
     note_ended(attempt, process, why)
-    name = place_name(process, num_ranks, num_pipelines)
-    _talk(f"{name} {why.removesuffix(',')}; the others wait for it: ending it")
+    _talk(f"{mesh.name(process)} {why.removesuffix(',')}; the others wait for it: ending it")
 
 
 def _talk(line: str) -> None:
@@ -217,16 +219,14 @@ def main() -> None:
 
 def _explain_restart(order: WorkerOrder, number: int, rank: int) -> None:
     """Before a restart: print its reason, or refuse one that would fail in the same way."""
-    lowered, _ = Plan.load(order.plan).check()
+    plan = Plan.load(order.plan)
+    lowered, mesh = plan.check()[0], mesh_of(plan, order.options)
     before = attempt_folder(order.folder, number - 1)
-    num_pipelines = order.options.data_parallel
-    reason = hopeless(before, lowered.num_ranks * num_pipelines)
+    reason = hopeless(before, mesh.size)
     if reason is not None:
         raise reason
     if rank == 0:
-        why = str(explain(before, lowered, {}, num_pipelines)).replace(
-            "the run ended early", "ranks failed"
-        )
+        why = str(explain(before, lowered, {}, mesh)).replace("the run ended early", "ranks failed")
         _talk(f"restart {number} of {order.options.restarts}: {why}")
 
 

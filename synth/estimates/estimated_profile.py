@@ -24,6 +24,7 @@ from synth.profile import Profile, Provenance
 from synth.profile.estimate import ESTIMATED, Estimate, Factor
 from synth.profile.layer_profile import Layer, LayerProfile, Timing
 from synth.profile.links import Links, NodeLink
+from synth.profile.mesh import DeviceGroup
 from synth.profile.optimizer import OptimizerSpec
 from synth.profile.tied_parameters import TiedParameters
 from synth.profile.workload import Workload
@@ -157,7 +158,21 @@ class Estimator:
             dtype="bfloat16",
             recomputed_layers=blocks,
             optimizer=self.optimizer,
+            group=self._group,
             runnable=False,
+        )
+
+    @property
+    def _group(self) -> DeviceGroup | None:
+        """The devices that a rank is; None: one, beside no other pipeline."""
+        layout = self.layout
+        sizes = (layout.tensor, layout.context, layout.expert, layout.data)
+        if max(sizes) == 1:
+            return None
+        tensor, context, expert, data = sizes
+        sequence = layout.sequence and tensor > 1
+        return DeviceGroup(
+            tensor=tensor, sequence=sequence, context=context, expert=expert, data=data
         )
 
     def _estimate(self, totals: Parts) -> Estimate:

@@ -137,6 +137,7 @@ class Profile(Displayed, FileRecord):
         "provenance.estimate": 6,
         "rank_speeds": 6,
         "layer_profiles.*.variants": 7,
+        "workload.group": 7,
     }
     MADE_BY: ClassVar[tuple[str, ...]] = ("synth profile", "synth estimate")
 

@@ -13,6 +13,7 @@ from pydantic import (
 
 from synth.errors import SynthError
 from synth.profile.links import MOST_RANKS
+from synth.profile.mesh import DeviceGroup
 from synth.profile.optimizer import OptimizerSpec
 from synth.records.field_types import PlainText
 from synth.records.record import Record
@@ -79,6 +80,9 @@ class Workload(Record):
         description="modules at which layers of a whole model begin, as `embed | blocks.* | head`; "
         "else its blocks",
     )
+    group: DeviceGroup | None = Field(
+        default=None, description="the devices that a rank is, of which the layers are; None: one"
+    )
     optimizer: _WrittenOptimizer = OptimizerSpec()
     threads: int = Field(
         default=1, gt=0, le=MOST_RANKS, description="CPU threads per rank, where CPUs compute"
@@ -91,7 +95,7 @@ class Workload(Record):
     def _without_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Workloads without them read and count as they did before there were any."""
         fields: dict[str, Any] = handler(self)
-        optional = ("inputs", "autocast", "recomputed_layers", "cut")
+        optional = ("inputs", "autocast", "recomputed_layers", "cut", "group")
         return {name: value for name, value in fields.items() if name not in optional or value}
 
     @property

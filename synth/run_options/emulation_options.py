@@ -54,7 +54,6 @@ class EmulationOptions(Record):
     disturbance: Disturbance = Disturbance()
     device: Literal["cpu"] = "cpu"
     restarts: Literal[0] = 0
-    data_parallel: Literal[1] = 1
 
     def resolved(self) -> Self:
         """The same for a process in another folder."""

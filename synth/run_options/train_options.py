@@ -100,6 +100,16 @@ class TrainOptions(Record):
         ),
     ] = None
     """None: the plan's, if it is a built-in model."""
+    parallelize: Annotated[
+        str | None,
+        CommandOption(
+            "Function that divides a layer over the processes of a rank, where the plan has "
+            "several (tensor parallelism): called with the layer and a device mesh of one "
+            "dimension. "
+            "Built-in models need none.",
+            metavar="FILE.py:FUNCTION",
+        ),
+    ] = None
     steps: Annotated[
         PositiveInt | None,
         CommandOption(
@@ -115,12 +125,13 @@ class TrainOptions(Record):
         ),
     ] = None
     data_parallel: Annotated[
-        PositiveInt,
+        PositiveInt | None,
         CommandOption(
             "Data-parallel pipelines: each trains on mini-batches of its own, and gradients are "
-            "averaged. Needs this many times the plan's ranks."
+            "averaged. Needs this many times the plan's processes.",
+            default="1, or what PLAN counts on",
         ),
-    ] = 1
+    ] = None
     accumulate: Annotated[
         PositiveInt,
         _OPTIMIZER,

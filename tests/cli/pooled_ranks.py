@@ -32,19 +32,20 @@ class PooledLaunch:
         options: TrainOptions | EmulationOptions,
     ) -> "list[RankResult]":
         from synth.runtime.rank_result import of_first_pipeline
+        from synth.runtime.training.process_grid import mesh_of
         from synth.runtime.training.worker import WorkerOrder
 
         with tempfile.TemporaryDirectory() as folder:
             order = WorkerOrder(
                 plan=path.resolve(), options=options.resolved(), folder=Path(folder)
             )
-            size = plan.num_ranks * options.data_parallel
-            ended = self._pool.run(work, size, order.model_dump_json())
+            mesh = mesh_of(plan, options)
+            ended = self._pool.run(work, mesh.size, order.model_dump_json())
         results, refusals, written = zip(*ended, strict=True)
         sys.stderr.write("".join(written))
         for refusal in filter(None, refusals):
             raise refusal
-        return of_first_pipeline(results, plan.num_ranks)
+        return of_first_pipeline(results, mesh)
 
 
 def work(

@@ -59,3 +59,29 @@ def test_a_wrong_model_is_refused_before_links_are_measured(
     assert (ended.code, ended.stdout) == (2, "")
     assert message in ended.stderr
     assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("started", "arguments", "message"),
+    [
+        (None, ("--tensor-parallel", "2"), "takes as many processes, and torchrun started none; "
+         "start torchrun --nproc-per-node 2 with this command"),
+        ("3", ("--tensor-parallel", "2"), "torchrun started 3; start torchrun --nproc-per-node 2"),
+        (None, ("--parallelize", "mine.py:divide"), "give --tensor-parallel N, too"),
+    ],
+    ids=["alone", "too many", "without a group"],
+)  # fmt: skip
+def test_a_group_of_another_size_is_refused_before_anything_is_measured(
+    synth: Synth,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    started: str | None,
+    arguments: tuple[str, ...],
+    message: str,
+) -> None:
+    if started is not None:
+        for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", started)):
+            monkeypatch.setenv(name, value)
+    ended = synth("profile", "gpt", *arguments, "-o", tmp_path / "profile.json")
+    assert (ended.code, ended.stdout) == (2, "")
+    assert message in ended.stderr

@@ -7,6 +7,7 @@ Therefore the layout is derived from the module, which is the same on all of the
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -65,12 +66,17 @@ class GradientLayout:
         return id(parameter) in self._sparse
 
     def gradient_of(self, parameter: Tensor) -> Tensor:
-        """Return a parameter's gradient, zeros if it has none, and store it as `parameter.grad`."""
+        """Return a parameter's gradient, zeros if it has none, and store it as `parameter.grad`.
+
+        That of a DTensor has its placements, which autograd's may lack (a table that is divided by
+        rows); all processes of its mesh call this in the same order.
+        """
         found = parameter.grad
         if found is None:
             found = self._zeros(parameter)
         elif found.is_sparse != self.is_sparse(parameter):
             found = found.to_dense() if found.is_sparse else found.to_sparse(1)
+        found = _placed_as(found, parameter)
         parameter.grad = found
         return found
 
@@ -93,3 +99,11 @@ class GradientLayout:
         if not tensor.requires_grad:
             return " frozen"
         return " with sparse gradients" if self.is_sparse(tensor) else ""
+
+
+def _placed_as(gradient: Tensor, parameter: Tensor) -> Tensor:
+    placements: Any = getattr(parameter, "placements", None)
+    if placements is None or getattr(gradient, "placements", None) == placements:
+        return gradient
+    placed: Tensor = gradient.redistribute(placements=placements)  # type: ignore[attr-defined]
+    return placed

@@ -19,7 +19,10 @@ def findings(plan: Plan, lowered: Lowered, timeline: Timeline) -> Facts:
     in_full = {}
     if steady is not None:
         in_full["steady state"] = f"{steady.micro_batch_us:.1f} µs of a micro-batch, simulated"
+    group = plan.workload.group
+    of_group = {} if group is None else {"devices": group.layout(plan.num_ranks)}
     return {
+        **of_group,
         "complete": f"{num_ops} ops; each of {plan.num_micro_batches} micro-batches passes each of "
         f"{len(plan.partition)} stages once",
         "ordered": "no op stands before one whose result it reads",

@@ -21,6 +21,8 @@ def profile_summary(profile: Profile) -> str:
             f"{format_bytes(layer.saved_w_bytes):>12s}{format_bytes(layer.parameter_bytes):>12s}"
         )
         lines.extend(_under_policies(layer))
+    if profile.workload.group is not None:
+        lines.append(f"each rank is a group: {profile.workload.group.words}")
     lines.append(f"link: {_described(profile.links.default)}")
     if profile.links.host is not None:
         lines.append(f"link to the host's memory: {_described(profile.links.host)}")

@@ -25,12 +25,14 @@ from synth.search.outcome import StoppedBy
 def headline(plan: Plan, timeline: Timeline, reason: str) -> str:
     """Return the lines above the chart: the problem, value and bound, bubble rates, status."""
     claim = plan.claim
-    asked = claim.judged_by
+    asked, group = claim.judged_by, plan.workload.group
     speed = _throughput(plan, timeline).words
+    devices = () if group is None else (f"devices: {group.layout(plan.num_ranks)}",)
     return "\n".join(
         (
             f"{plan.name}: {plan.num_ranks} ranks, {len(plan.partition)} stages{_copies(plan)}, "
             f"{plan.num_micro_batches} micro-batches of {plan.profile_name} on {plan.device}",
+            *devices,
             value_line(asked.words, asked.value_us(timeline), claim.lower_bound_us, claim.gap),
             f"bubble rate {', '.join(_bubble_rates(asked, timeline))}{speed and f'; {speed}'}",
             *idle_line(timeline, asked),

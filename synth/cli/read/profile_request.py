@@ -89,6 +89,21 @@ class ProfileRequest(Record):
         Annotated[int, Field(ge=2)] | None,
         CommandOption("Also measure the links between this many processes on this machine."),
     ] = None
+    tensor_parallel: Annotated[
+        Annotated[int, Field(ge=2)] | None,
+        CommandOption(
+            "Processes that are one rank and divide each layer (tensor parallelism); start as many "
+            "with torchrun. The links between ranks are not measured."
+        ),
+    ] = None
+    parallelize: Annotated[
+        str | None,
+        CommandOption(
+            "With --tensor-parallel: function that divides a layer over a device mesh; built-in "
+            "models need none.",
+            metavar="FILE.py:FUNCTION",
+        ),
+    ] = None
     peak_flops: PeakFlops = None
     force: ForceOption = False
 
@@ -117,6 +132,25 @@ class ProfileRequest(Record):
                 )
             parsed[name] = _parse_value(text)
         return parsed
+
+    def check_processes(self, there: int | None) -> None:
+        """Refuse another number of processes than those that are to be one rank.
+
+        Args:
+            there: those that torchrun started; None: it did not.
+
+        Raises:
+            SynthError: says how many there are, and how many are needed.
+        """
+        if self.tensor_parallel is None:
+            if self.parallelize is not None:
+                raise SynthError("--parallelize divides layers; give --tensor-parallel N, too")
+        elif there != self.tensor_parallel:
+            found = "torchrun started none" if there is None else f"torchrun started {there}"
+            raise SynthError(
+                f"--tensor-parallel {self.tensor_parallel} takes as many processes, and {found}; "
+                f"start torchrun --nproc-per-node {self.tensor_parallel} with this command"
+            )
 
     def check_files(self, *inputs: Path | str | None) -> None:
         """Refuse a profile file that cannot be written, before anything is measured.

@@ -18,6 +18,7 @@ from synth.errors import SynthError
 from synth.interop.times_csv import from_times_csv
 from synth.profile import Profile
 from synth.profile.links import Links
+from synth.profile.mesh import DeviceGroup
 from synth.profile.workload import Workload
 from synth.records.safe_read import read_text
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from synth.runtime.input_function import MicroBatch
     from synth.runtime.profiling.machine_watch import MachineWatch
     from synth.runtime.profiling.pace import ProfilingProgress
+    from synth.runtime.profiling.rank_processes import RankProcesses
 
 
 def work(context: typer.Context, model: str, request: ProfileRequest) -> None:
@@ -45,11 +47,16 @@ def work(context: typer.Context, model: str, request: ProfileRequest) -> None:
 
     for policy in policies:
         check_policy(policy)
+    is_started = under_torchrun()
+    request.check_processes(int(os.environ["WORLD_SIZE"]) if is_started else None)
     workload, batch = _workload(model, request)
     for name in filter(None, (workload.dtype, workload.autocast)):
         dtype_of(name)
     measure = partial(_measure, workload, batch, request, peak_flops_per_s=peak_flops)
-    if under_torchrun():
+    if is_started and request.tensor_parallel is not None:
+        _measure_together(request, measure)
+        return
+    if is_started:
         _measure_inside_torchrun(request, measure)
         return
     chosen, ranks = pick_device(request.device), request.ranks
@@ -68,7 +75,7 @@ def _workload(model: str, request: ProfileRequest) -> "tuple[Workload, MicroBatc
     spec = ModelSpec(model, request.model_arguments)
     check_spec(spec)
     batch = None if request.inputs is None else _first_of(request.inputs, request)
-    recompute = request.recompute
+    recompute, size = request.recompute, request.tensor_parallel
     workload = Workload(
         model=model,
         arguments=dict(spec.arguments),
@@ -81,6 +88,7 @@ def _workload(model: str, request: ProfileRequest) -> "tuple[Workload, MicroBatc
         cut=request.cut,
         optimizer=request.optimizer_spec,
         threads=request.threads,
+        group=None if size is None else DeviceGroup(tensor=size),
     )
     return workload, batch
 
@@ -187,6 +195,28 @@ def _measure_inside_torchrun(request: ProfileRequest, measure: Callable[..., Non
         dist.barrier()
 
 
+def _measure_together(request: ProfileRequest, measure: Callable[..., None]) -> None:
+    """Measure the layers on all processes together, which are one rank."""
+    from synth.runtime.profiling.machine_watch import MachineWatch
+    from synth.runtime.profiling.rank_processes import RankProcesses
+    from synth.runtime.world import join_world
+
+    size = request.tensor_parallel
+    watch = MachineWatch(processes=size or 1, threads=request.threads)
+    with join_world(request.device) as world:
+        processes = RankProcesses.of_world(world.device, request.parallelize)
+        links = partial(_link_to_host, world.device)
+        if world.rank == 0:
+            talk("links between ranks are not measured, so transfers take no time")
+        measure(
+            world.device,
+            links=links,
+            watch=watch,
+            processes=processes,
+            is_first=world.rank == 0,
+        )
+
+
 def _measure(
     workload: Workload,
     batch: "MicroBatch | None",
@@ -196,6 +226,8 @@ def _measure(
     links: Callable[[], Links],
     peak_flops_per_s: float | None,
     watch: "MachineWatch",
+    processes: "RankProcesses | None" = None,
+    is_first: bool = True,
 ) -> None:
     """Measure the layers, and write and show the profile."""
     from synth.runtime.profiling.profile_model import profile_model
@@ -209,10 +241,13 @@ def _measure(
         separate=request.separate,
         policies=tuple(dict.fromkeys(request.recompute_policy or ())),
         links=links,
-        tell=talk,
+        tell=talk if is_first else lambda line: None,
         watch=watch,
-        on_progress=_show_progress,
+        processes=processes,
+        on_progress=_show_progress if is_first else lambda progress: None,
     )
+    if not is_first:
+        return
     profile = profile.replace(peak_flops_per_s=peak_flops_per_s)
     profile.save(request.output)
     answer(profile_summary(profile))

@@ -15,6 +15,7 @@ from synth.costs.recomputed_layers import recomputing
 from synth.errors import SynthError
 from synth.profile import Profile
 from synth.profile.measurement_conditions import Conditions
+from synth.profile.mesh import Mesh
 from synth.profile.model_flops import ModelFlops
 from synth.profile.workload import Workload
 from synth.records.field_types import PlainText, PositiveCount, StrictCount
@@ -54,8 +55,8 @@ class Plan(Displayed, FileRecord):
     parameters' share of the static bytes, and the function that makes the inputs, version 7 the
     FLOPs of a micro-batch, version 8 programs that write a part which is repeated once, version 9
     ranks of backwards, and the gradients that B computes itself, version 10 the gradients of
-    outputs, which frozen layers do not get, version 11 tied parameters of several stages,
-    version 12 the policies under which layers are recomputed in part.
+    outputs, which frozen layers do not get, version 11 tied parameters of several stages, version
+    12 ranks that are groups of devices, and the policies under which layers are recomputed in part.
     """
 
     FORMAT: ClassVar[str] = "synth-schedule"
@@ -74,6 +75,7 @@ class Plan(Displayed, FileRecord):
         "costs.stages.output_gradient_bytes": 10,
         "costs.ties": 11,
         "recompute_policies": 12,
+        "workload.group": 12,
     }
     MADE_BY: ClassVar[tuple[str, ...]] = ("synth solve",)
 
@@ -234,7 +236,7 @@ class Plan(Displayed, FileRecord):
 
     @property
     def num_ranks(self) -> int:
-        """The number of ranks, that is, of processes per pipeline."""
+        """The number of ranks of a pipeline."""
         return len(self.programs)
 
     @property
@@ -243,6 +245,17 @@ class Plan(Displayed, FileRecord):
         whole = dict.fromkeys(self.recomputed_layers or (), FULL)
         named = self.recompute_policies or {}
         return Recomputation(whole | {place: how for how, at in named.items() for place in at})
+
+    def mesh(self, data_parallel: int | None = None) -> Mesh:
+        """Return the processes that run it.
+
+        Args:
+            data_parallel: the pipelines side by side; None: as many as the plan counts on.
+
+        Raises:
+            SynthError: its ranks have devices that no process of synth stands for.
+        """
+        return Mesh.of(self.workload.group, self.num_ranks, data_parallel)
 
     def layers_of(self, stage: int) -> range:
         """The places in the model's list of a stage's layers."""

@@ -139,3 +139,96 @@ def test_sharded_weights_are_averaged_over_pipelines_side_by_side(pool: Any) -> 
         for mine, true in zip(found, wanted, strict=True):
             torch.testing.assert_close(mine, true)
         assert found_norm == pytest.approx(float(norm), rel=1e-5)
+
+
+class Embedded(nn.Module):
+    """The first stage: a table, and a block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.block = nn.Embedding(8, WIDTH), Block()
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        embedded: Tensor = self.block(self.table(tokens))
+        return embedded
+
+
+class Scored(nn.Module):
+    """The last stage: a block, and a matrix that is the table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block, self.scores = Block(), nn.Linear(WIDTH, 8, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.scores(self.block(x)).flatten(0, 1)
+        return scores
+
+
+def build_tied() -> tuple[Embedded, Scored]:
+    torch.manual_seed(3)
+    first, last = Embedded(), Scored()
+    with torch.no_grad():
+        last.scores.weight.copy_(first.table.weight)
+    return first.double(), last.double()
+
+
+def draw_tokens() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    shape = (2 * MICRO_BATCHES, 3)
+    tokens, targets = (torch.randint(8, shape, generator=generator) for _ in range(2))
+    return tokens, targets
+
+
+def run_tied(rank: int, size: int, family: str) -> tuple[Tensor, float]:
+    """The summed gradient of the table, which is divided by rows, and the global norm."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Replicate
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    from synth.runtime.pipeline import Pipeline
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "divided"))
+    stage = build_tied()[mesh["pp"].get_local_rank()]
+    plan: Any = {"block.up": ColwiseParallel(), "block.down": RowwiseParallel()}
+    if isinstance(stage, Embedded):
+        plan["table"] = RowwiseParallel(input_layouts=Replicate())
+    else:
+        plan["scores"] = ColwiseParallel(output_layouts=Replicate())
+    parallelize_module(stage, mesh["divided"], plan)
+    shared: Any = stage.table if isinstance(stage, Embedded) else stage.scores
+    pipeline = Pipeline(
+        generate(family, num_ranks=2, num_micro_batches=MICRO_BATCHES),
+        stage,
+        group=mesh["pp"],
+        tied={"table": shared.weight},
+        loss=lambda y, targets: nn.functional.cross_entropy(y, targets.flatten()),
+    )
+    tokens, targets = draw_tokens()
+    pipeline.step(pipeline.split(tokens, targets=targets))
+    norm = float(pipeline.clip_grad_norm_(1e9))
+    gradient = shared.weight.grad
+    assert isinstance(gradient, DTensor)
+    return gradient.full_tensor(), norm
+
+
+@pytest.mark.parametrize("family", ["1f1b", "zb-h1"])
+def test_a_tied_table_that_is_divided_has_the_gradient_of_one_process(
+    pool: Any, family: str
+) -> None:
+    first, last = build_tied()
+    last.scores.weight = first.table.weight
+    tokens, targets = draw_tokens()
+    parts = zip(tokens.chunk(MICRO_BATCHES), targets.chunk(MICRO_BATCHES), strict=True)
+    for some, theirs in parts:
+        loss = nn.functional.cross_entropy(last(first(some)), theirs.flatten())
+        (loss / MICRO_BATCHES).backward()
+    parameters = {*first.parameters(), *last.parameters()}
+    norm = torch.stack([p.grad.norm() for p in parameters if p.grad is not None]).norm()
+    for found, found_norm in pool.run(run_tied, 4, family):
+        torch.testing.assert_close(found, first.table.weight.grad, rtol=1e-10, atol=1e-14)
+        assert found_norm == pytest.approx(float(norm), rel=1e-10)

@@ -1,0 +1,88 @@
+"""The processes that are one rank while layers are measured (tensor parallelism)."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Self
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+
+from synth.op_kinds import OpKind
+from synth.profile.layer_profile import LayerProfile, Timing
+
+from ..models.layered_stage import LayerCall
+
+
+@dataclass(frozen=True)
+class RankProcesses:
+    """All processes of the world, which divide each layer and run it together.
+
+    Attributes:
+        divide: divides layers in place; all processes call it at the same time.
+    """
+
+    divide: Callable[[Sequence[nn.Module]], None]
+
+    @classmethod
+    def of_world(cls, device: torch.device, address: str | None) -> Self:
+        """Make the group; all processes call this at the same time.
+
+        Args:
+            device: of this process.
+            address: the user's function that divides a layer; None: built-in layers only.
+        """
+        from ..models.tensor_parallel import divide_layers  # slow to import
+
+        mesh = init_device_mesh(device.type, (dist.get_world_size(),), mesh_dim_names=("tp",))
+        return cls(partial(divide_layers, group=mesh, address=address))
+
+    def filling(
+        self, fill: Callable[[LayerCall], LayerCall], device: torch.device
+    ) -> Callable[[LayerCall], LayerCall]:
+        """Return a `fill` of `LayerSource` that also divides the layer, on its device."""
+
+        def filled(call: LayerCall) -> LayerCall:
+            made = fill(call)
+            made.module.to(device)
+            self.divide([made.module])
+            return made
+
+        return filled
+
+    def most(self, own: LayerProfile) -> LayerProfile:
+        """Return the times of the slowest process and the bytes of the fullest; all call this.
+
+        An op ends on all of them together but for what they compute alone. How long tensors are
+        needed, and the share of weight gradients that waits for W, is as on this process.
+        """
+        found: list[LayerProfile] = [own] * dist.get_world_size()
+        dist.all_gather_object(found, own)
+        times = {
+            kind: max((each.time_us[kind] for each in found), key=_median) for kind in own.time_us
+        }
+        return own.replace(
+            time_us=times,
+            rise_bytes={kind: _most(found, kind) for kind in own.rise_bytes},
+            **{name: max(getattr(each, name) for each in found) for name in _BYTES},
+        )
+
+
+_BYTES = (
+    "parameter_bytes",
+    "gradient_bytes",
+    "optimizer_bytes",
+    "output_bytes",
+    "saved_bytes",
+    "saved_w_bytes",
+)
+
+
+def _median(timing: Timing) -> float:
+    return timing.median_us
+
+
+def _most(found: Sequence[LayerProfile], kind: OpKind) -> int:
+    return max(each.rise_bytes[kind] for each in found)
