@@ -33,7 +33,7 @@ class ProofState:
 
     Attributes:
         bound_us: the best bound of the objective.
-        of_rank: the bound of the objective from each rank alone.
+        of_rank: the bound of the objective from each rank alone, where it raised the best one.
         solved: ranks whose bound alone cannot be raised.
         spacings: distances between forwards of the first stage, and to the end of its rank.
         idle_us: least idle times of ranks at their ends.

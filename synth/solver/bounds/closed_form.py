@@ -15,6 +15,7 @@ from typing import ClassVar, Self
 from synth.objective import Objective, Spans
 from synth.schedule.files.certificate import Certificate, ProvenBound, ProverName
 from synth.solver.bounds.bound import BoundSetting
+from synth.solver.bounds.in_flight import in_flight_bounds
 from synth.solver.bounds.link_load import link_bounds
 from synth.solver.bounds.rechecker import Rechecker
 from synth.solver.cpsat.run import TimedBounds
@@ -28,8 +29,8 @@ def work_bound_us(instance: Instance, objective: Objective) -> int:
 
 
 def work_bounds(instance: Instance) -> Spans:
-    """Closed-form bounds of the makespan and of the period, from all ranks and links."""
-    return Spans.most([*rank_bounds(instance), link_bounds(instance)])
+    """Closed-form bounds of the makespan and of the period, from ranks, links and what is in flight."""
+    return Spans.most([*rank_bounds(instance), link_bounds(instance), in_flight_bounds(instance)])
 
 
 def work_bounds_of_search(instance: Instance, options: SolveOptions) -> Spans:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import ClassVar, Self
 
-from synth.objective import Objective
+from synth.objective import Objective, Spans
 from synth.schedule.files.certificate import Certificate, ProvenBound, ProverName
 from synth.solver.bounds.bound import BoundSetting, Reference, rank_by_rank
 from synth.solver.bounds.closed_form import rank_bounds, work_bounds
 from synth.solver.bounds.forward_spacing import far_apart, recheck_spacings
 from synth.solver.bounds.forward_spacing_model import Spacings
+from synth.solver.bounds.in_flight import in_flight_bounds_of_ranks
+from synth.solver.bounds.in_flight_model import add_in_flight
 from synth.solver.bounds.rechecker import Rechecker
 from synth.solver.cpsat.model import ExactModel
 from synth.solver.cpsat.or_tools import cp_model
@@ -49,7 +51,7 @@ class RankSubsets:
     Attributes:
         reference: called at the beginning of each proof for the best value known then.
         should_stop: polled during each proof.
-        of_rank: the bound of each rank alone.
+        of_rank: the bound of each rank alone, where it was above the best one known before.
         spacings: proven distances between forwards of the first stage.
         proven_us: the best bound so far; each proof begins there and raises it.
         solved: ranks whose own bound cannot be raised.
@@ -96,8 +98,10 @@ class RankSubsets:
         """
 
         def prove(rank: int, limit_s: float) -> tuple[ProvenBound, float]:
+            known_us = self.proven_us
             outcome = self.alone(rank, limit_s)
-            self.of_rank[rank] = outcome.bound_us
+            if outcome.bound_us > known_us:
+                self.of_rank[rank] = outcome.bound_us
             if outcome.optimal or outcome.infeasible:
                 self.solved.add(rank)
             return self._proven(outcome, (rank,)), outcome.spent_s
@@ -118,13 +122,25 @@ class RankSubsets:
         ranks = range(self.instance.num_ranks)
         if not self.instance.holds_several:
             return ranks
-        closed_us = [self.objective.value_us(spans) for spans in rank_bounds(self.instance)]
-        return sorted(ranks, key=lambda rank: -closed_us[rank])
+        return sorted(ranks, key=lambda rank: -self._closed_us[rank])
+
+    @cached_property
+    def _closed_us(self) -> list[int]:
+        """The closed form of each rank, where ranks hold several stages."""
+        of_ranks = rank_bounds(self.instance)
+        in_flight = in_flight_bounds_of_ranks(self.instance) or of_ranks
+        both = (Spans.most(spans) for spans in zip(of_ranks, in_flight, strict=True))
+        return [self.objective.value_us(spans) for spans in both]
+
+    def _own_us(self, rank: int) -> int:
+        """Return the best bound that a rank alone has proven."""
+        closed_us = self._closed_us[rank] if self.instance.holds_several else 0
+        return max(self.of_rank.get(rank, 0), closed_us)
 
     def _promise(self, rank: int) -> tuple[int, bool]:
         """The bound of a rank alone, and whether it may be raised, which breaks ties."""
         may_rise = self.instance.holds_several and rank not in self.solved
-        return self.of_rank.get(rank, 0), may_rise
+        return self._own_us(rank), may_rise
 
     def alone(self, rank: int, limit_s: float) -> ModelOutcome:
         """Bound by one rank; never above the reference's value."""
@@ -155,7 +171,7 @@ class RankSubsets:
                 left_s -= outcome.spent_s
                 found.append((outcome.bound_us, wider))
                 yield self._proven(outcome, wider)
-            chosen = max(found)[1]
+            chosen = max(found, key=lambda one: one[0])[1]  # the first of several
         return limit_s - left_s
 
     def _continues_alone(self, rank: int) -> bool:
@@ -275,6 +291,8 @@ def model_of(
     )
     if closed_forms and objective.is_sum:
         model.both_at_least(work_bounds(instance))
+    if instance.holds_several:
+        add_in_flight(model.ops)
     if (0, OpIndex(F, 0)) in model.ops.start:
         spacings.add_to(model.ops, model.spans)
     return model
