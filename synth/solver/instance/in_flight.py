@@ -61,7 +61,8 @@ def _caps_of(instance: Instance, rank: int) -> Iterator[InFlightCap]:
 
 def _held_bytes(instance: Instance, chain: tuple[int, ...]) -> dict[tuple[int, int], int]:
     """Return the bytes of a micro-batch that F makes and B or W frees, by both places in a chain."""
-    place, held = {copy: at for at, copy in enumerate(chain)}, {}
+    place = {copy: at for at, copy in enumerate(chain)}
+    held: dict[tuple[int, int], int] = {}
     for num_bytes, (made, made_by), (freed, freed_by) in instance.lifetimes:
         if made_by == F and freed_by != F and made in place and freed in place:
             key = place[made], place[freed]
