@@ -5,11 +5,13 @@ Qi et al. 2023, arXiv 2401.10241; 2024, arXiv 2405.15362; sail-sg/zero-bubble-pi
 1F1B, as there. With memory limits it is the most that the fullest rank can hold.
 """
 
+from functools import partial
+
 from synth.errors import SynthError
 from synth.families._lib.buffering_choice import patient
 from synth.families._lib.family import Family, Programs, Setting
 from synth.families._lib.fit_to_caps import left_bytes, over_bytes
-from synth.families._lib.v_greedy import ALL_CHOICES, NoRoomError, repeated_run
+from synth.families._lib.v_greedy import ALL_CHOICES, NoRoomError, RunsByChoice, repeated_run
 from synth.families._lib.v_passes import PassCosts, averaged, costs_by_pass, units_bytes
 
 # Limits tried within caps: boundary values and uneven stages take memory that the averages miss.
@@ -50,10 +52,11 @@ def released(pass_costs: PassCosts, count: int) -> Programs:
         SynthError: the count is too small.
     """
     limits = [count * unit for unit in units_bytes(pass_costs)]
+    made = RunsByChoice(partial(repeated_run, pass_costs))
     runs = []
     for choices in ALL_CHOICES:
         try:
-            runs.append(repeated_run(pass_costs, limits, choices))
+            runs.append(made.at(limits, choices))
         except NoRoomError:
             continue
     if not runs:

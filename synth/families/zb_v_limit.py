@@ -15,6 +15,7 @@ Sources: Qi et al. 2023, arXiv 2401.10241; 2024, arXiv 2405.15362.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from synth.errors import SynthError
 from synth.families import v_half, v_min, zb_v
@@ -31,6 +32,7 @@ from synth.families._lib.reorder import fitted_below
 from synth.families._lib.v_greedy import (
     ALL_CHOICES,
     NoRoomError,
+    RunsByChoice,
     VGreedyChoices,
     VGreedyRun,
     repeated_run,
@@ -83,32 +85,29 @@ class _Search:
     def try_greedy(self) -> None:
         """The greedy with all choices: on averaged costs as released, and on true ones."""
         same = averaged(self.pass_costs)
-        for choices in ALL_CHOICES:
-            self._try_released(same, choices)
+        self._try_runs(RunsByChoice(partial(self._released, same)), same)
         if same != self.pass_costs:
-            for choices in ALL_CHOICES:
-                self._try_on_true_costs(choices)
+            self._try_runs(RunsByChoice(self._on_true_costs), self.pass_costs)
 
-    def _try_released(self, pass_costs: PassCosts, choices: VGreedyChoices) -> None:
+    def _try_runs(self, runs: RunsByChoice, pass_costs: PassCosts) -> None:
+        units = units_bytes(pass_costs)
+        for choices in ALL_CHOICES:
+            self._go_up(units, partial(runs.at, choices=choices))
+
+    def _released(
+        self, pass_costs: PassCosts, limits_bytes: Sequence[int], choices: VGreedyChoices
+    ) -> VGreedyRun:
         """Complete all runs, because only a complete run shows the next limit to try."""
+        run = repeated_run(pass_costs, limits_bytes, choices)
+        self._offer(run.ops())
+        return run
 
-        def attempt(limits_bytes: Sequence[int]) -> VGreedyRun:
-            run = repeated_run(pass_costs, limits_bytes, choices)
+    def _on_true_costs(self, limits_bytes: Sequence[int], choices: VGreedyChoices) -> VGreedyRun:
+        """Stop a run that is no shorter than the best."""
+        run = VGreedyRun(self.pass_costs, limits_bytes, choices)
+        if run.run(self._below_us):
             self._offer(run.ops())
-            return run
-
-        self._go_up(units_bytes(pass_costs), attempt)
-
-    def _try_on_true_costs(self, choices: VGreedyChoices) -> None:
-        """Stop runs that are no shorter than the best."""
-
-        def attempt(limits_bytes: Sequence[int]) -> VGreedyRun:
-            run = VGreedyRun(self.pass_costs, limits_bytes, choices)
-            if run.run(self._below_us):
-                self._offer(run.ops())
-            return run
-
-        self._go_up(units_bytes(self.pass_costs), attempt)
+        return run
 
     def _go_up(self, units: Sequence[int], attempt: Callable[[Sequence[int]], VGreedyRun]) -> None:
         """Try limits within the memory limits, except those at which the run would be the same."""

@@ -76,6 +76,17 @@ def _work_of_ranks(setting: Setting) -> list[int]:
     return work
 
 
+def _tails_of_ranks(setting: Setting) -> list[int]:
+    """Return the unit times that pass at least from the end of each rank's last op to the end.
+
+    That op is a backward, and those of all stages before its own follow one another.
+    """
+    tails = []
+    for held in setting.placement.held:
+        tails.append(_TIMES[BW] * min(stage for stage, _ in held))
+    return tails
+
+
 def _micro_batches(setting: Setting, replica: int) -> range:
     """Return the micro-batches of a copy."""
     total = setting.num_micro_batches
@@ -91,6 +102,7 @@ class _Run:
         self.num_stages, num_ranks = setting.num_stages, setting.num_ranks
         self.programs: list[list[Op]] = [[] for _ in range(num_ranks)]
         self.most, self.work_left = most, _work_of_ranks(setting)
+        self.tails = _tails_of_ranks(setting)
         self.ready: list[set[Op]] = [set() for _ in range(num_ranks)]
         self.last_turn: list[dict[tuple[OpKind, int], int]] = [{} for _ in range(num_ranks)]
         self.free_at, self.held, self.most_held = ([0] * num_ranks for _ in range(3))
@@ -108,8 +120,10 @@ class _Run:
             for rank in range(len(self.programs)):
                 if not self.ready[rank] or self.free_at[rank] > now:
                     continue
-                if self.most is not None and now + self.work_left[rank] > self.most:
-                    return None
+                if self.most is not None:
+                    least = now + self.work_left[rank] + self.tails[rank]
+                    if least > self.most:
+                        return None
                 self._start(rank, now)
             if not self.ended:
                 break

@@ -18,7 +18,7 @@ with less work than the others may then idle longer by the difference.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from synth.errors import SynthError
@@ -45,6 +45,11 @@ class VGreedyChoices:
     fill_before_f: bool
     fill_before_second_b: bool
 
+    @property
+    def by_pass(self) -> tuple[bool, bool, bool, bool]:
+        """Return the choice for the gap before each pass; before pass 3 there is none to make."""
+        return self.fill_before_f, self.fill_before_f, self.fill_before_second_b, True
+
 
 # The order in which the authors try them; of equals the first is taken.
 ALL_CHOICES = tuple(VGreedyChoices(f, b) for b in (True, False) for f in (True, False))
@@ -64,7 +69,9 @@ def repeated_run(
     """
     best = VGreedyRun(pass_costs, limits_bytes, choices)
     best.run()
-    shortages = [best.short_bytes]
+    if best.is_same_with_more_idle_time:
+        return best
+    shortages, filled = [best.short_bytes], set(best.filled)
     while True:
         top = best.period_us
         allowed = [
@@ -77,10 +84,34 @@ def repeated_run(
         except NoRoomError:
             is_shorter = False
         shortages.append(again.short_bytes)
+        filled |= again.filled
         if not is_shorter:
+            best.filled = filled
             best.short_bytes = min((s for s in shortages if s is not None), default=None)
             return best
         best = again
+
+
+class RunsByChoice:
+    """Runs of the greedy; one is made once for all choices with which it is the same."""
+
+    def __init__(self, make: Callable[[Sequence[int], VGreedyChoices], "VGreedyRun"]) -> None:
+        """Take the function that makes a run of some limits and choices."""
+        self._make = make
+        self._made: dict[tuple[int, ...], list[VGreedyRun]] = {}
+
+    def at(self, limits_bytes: Sequence[int], choices: VGreedyChoices) -> "VGreedyRun":
+        """Return the run at some limits.
+
+        Raises:
+            NoRoomError: an op does not fit within a limit.
+        """
+        made = self._made.setdefault(tuple(limits_bytes), [])
+        for run in made:
+            if run.is_same_with(choices):
+                return run
+        made.append(self._make(limits_bytes, choices))
+        return made[-1]
 
 
 class VGreedyRun:
@@ -89,6 +120,8 @@ class VGreedyRun:
     Attributes:
         programs: for each rank its passes and W's in order, numbered as in `PassCosts.took_us`.
         spent_us: the work of each rank, and the time that it has idled since its first op.
+        filled: the passes whose gaps were long enough to fill them with a W that is too long,
+            whether the choices allow it or not. Runs whose choices differ for others are the same.
         short_bytes: with limits higher by less than that on all ranks the run is the same; None:
             no limit held it back.
     """
@@ -107,13 +140,9 @@ class VGreedyRun:
             pass_costs.lag_us,
             pass_costs.growth_bytes,
         )
-        self.fills = (
-            choices.fill_before_f,
-            choices.fill_before_f,
-            choices.fill_before_second_b,
-            True,
-        )
+        self.fills = choices.by_pass
         self.programs: list[list[int]] = [[] for _ in range(self.d)]
+        self.filled: set[int] = set()
         self.short_bytes: int | None = None
         self.spent_us = pass_costs.work_us
         self._most_us = max(self.spent_us)
@@ -127,6 +156,16 @@ class VGreedyRun:
     def period_us(self) -> int:
         """The longest time of a rank from its first op to its last."""
         return max(self.spent_us)
+
+    def is_same_with(self, choices: VGreedyChoices) -> bool:
+        """Return True if the run would be the same with other choices."""
+        pairs = zip(self.fills, choices.by_pass, strict=True)
+        return not any(a != b and number in self.filled for number, (a, b) in enumerate(pairs))
+
+    @property
+    def is_same_with_more_idle_time(self) -> bool:
+        """True if the run would be the same with more idle time allowed: it has filled no gap."""
+        return not any(self.fills[number] for number in self.filled)
 
     def ops(self) -> Programs:
         """The programs as ops."""
@@ -273,10 +312,12 @@ class VGreedyRun:
         while owed and self._clock[rank] + self.took[owed[0]][rank] <= arrives:
             self._put_w(rank)
         gap_us = arrives - self._clock[rank]
-        if owed and gap_us > 0 and self.fills[number]:
+        if owed and gap_us > 0:
             longest_us = max(self._allowed[rank], self._most_us) - self.spent_us[rank]
             if gap_us > longest_us:
-                self._put_w(rank)
+                self.filled.add(number)
+                if self.fills[number]:
+                    self._put_w(rank)
 
     def _arrives(self, rank: int, number: int) -> int:
         """Return when the input of a rank's next op of a pass arrives; 0 if no one sends it."""
