@@ -255,7 +255,7 @@ def generate_for(
             continue
         for options in _options_on(family, plain):
             try:
-                schedule = family.schedule(replace(setting, options=options))
+                schedule = family.schedule(replace(setting, options=options, outcomes={}))
             except SynthError:
                 continue  # its definition does not admit the numbers
             yield schedule.name, _on_ranks(schedule, placement)

@@ -6,6 +6,7 @@ the ablation "w/o E" of its Table 5, without eager gradient synchronization.
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import product
 
 from synth.families._lib.buffering_choice import patient
@@ -19,7 +20,7 @@ from synth.families._lib.early_forwarding import (
 )
 from synth.families._lib.family import Family, Programs, Setting
 from synth.families._lib.options import SYNC, ChoiceOption, rounds
-from synth.schedule.model import Buffering, Schedule
+from synth.schedule.model import Buffering, Placement, Schedule
 
 # The most ops that all rules together list; larger schedules try fewer rules.
 _MOST_LISTED_OPS = 80_000
@@ -35,18 +36,22 @@ def make(setting: Setting) -> Programs:
     """
     check_even("bitpipe", setting)
     is_early = setting.options["forwarding"] == "early"
-    return _early(setting) if is_early else concatenated(setting)
+    if not is_early or setting.num_micro_batches <= setting.num_ranks:
+        return concatenated(setting)
+    return _early(setting.placement, setting.num_micro_batches) or concatenated(setting)
 
 
-def _early(setting: Setting) -> Programs:
-    """The fastest programs of several rules within the printed memory, (3D − 3) / 2.
+@lru_cache(maxsize=1)
+def _early(placement: Placement, num_micro_batches: int) -> Programs | None:
+    """The fastest programs of several rules within the printed memory, (3D − 3) / 2; None: none.
+
+    Times and memory limits do not matter, so the last ones are kept for the next of them.
 
     The paper gives the time, the memory (in micro-batches) and a drawing, but no rule. Its bubble,
     1.5 (D − 2) F of one stage on a V, is the least possible (see `chimera`). It cannot be reached
     with one unit of D micro-batches, which has nothing to run early and is left as it is.
     """
-    if setting.num_micro_batches <= setting.num_ranks:
-        return concatenated(setting)
+    setting = Setting.of(placement, num_micro_batches)
     num_ops = 2 * setting.num_stages * setting.num_micro_batches
     found: list[RulePrograms] = []
     for number, rule in enumerate(_rules(setting)):
@@ -56,7 +61,7 @@ def _early(setting: Setting) -> Programs:
         listed = list_schedule(setting, rule, shortest)
         found += [listed] if listed else []
     best = min(found, key=lambda listed: (listed.makespan, listed.most_held), default=None)
-    return best.programs if best else concatenated(setting)
+    return best.programs if best else None
 
 
 def _rules(setting: Setting) -> Iterator[RunAheadRule]:

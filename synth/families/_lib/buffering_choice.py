@@ -75,7 +75,17 @@ def unlimited(schedule: Schedule) -> Buffering:
 def outcome_of(
     setting: Setting, schedule: Schedule, buffering: Buffering
 ) -> BufferingOutcome | None:
-    """Simulate a buffering; None if it deadlocks."""
+    """Return the simulation of a buffering; None if it deadlocks. The setting keeps it."""
+    key = (schedule.programs, buffering, setting.caps_bytes)
+    if key not in setting.outcomes:
+        setting.outcomes[key] = _simulated(setting, schedule, buffering)
+    found: BufferingOutcome | None = setting.outcomes[key]
+    return found
+
+
+def _simulated(
+    setting: Setting, schedule: Schedule, buffering: Buffering
+) -> BufferingOutcome | None:
     lowered = lower(replace(schedule, buffering=buffering), setting.costs)
     try:
         line = simulate(lowered)

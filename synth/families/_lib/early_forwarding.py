@@ -144,7 +144,7 @@ class _Run:
     def _hand_on(self, op: Op) -> None:
         """Enable the ops that depend on an op that has ended."""
         last = self.num_stages - 1
-        if op.kind == F:
+        if op.kind is F:
             kind, stage = (F, op.stage + 1) if op.stage < last else (BW, last)
         elif op.stage:
             kind, stage = BW, op.stage - 1
@@ -160,17 +160,25 @@ class _Run:
         if op is None:
             return
         self.ready[rank].remove(op)
-        self.last_turn[rank][self._turn(op)] = len(self.programs[rank])
+        if self._turns_of(op) is not Alternation.NONE:
+            self.last_turn[rank][self._turn(op)] = len(self.programs[rank])
         self.programs[rank].append(op)
-        self.has_run_backward[rank] |= op.kind == BW
-        self.held[rank] += 1 if op.kind == F else -1
-        self.most_held[rank] = max(self.most_held[rank], self.held[rank])
-        self.free_at[rank] = now + _TIMES[op.kind]
-        self.work_left[rank] -= _TIMES[op.kind]
-        heappush(self.ended, (self.free_at[rank], rank, op))
+        if op.kind is F:
+            self.held[rank] += 1
+            self.most_held[rank] = max(self.most_held[rank], self.held[rank])
+        else:
+            self.held[rank] -= 1
+            self.has_run_backward[rank] = True
+        took = _TIMES[op.kind]
+        self.free_at[rank] = end = now + took
+        self.work_left[rank] -= took
+        heappush(self.ended, (end, rank, op))
 
     def _choose(self, rank: int) -> Op | None:
         ready, room = self.ready[rank], self.held[rank] < self.rule.most_held
+        if len(ready) == 1:
+            (only,) = ready
+            return only if room or only[0] is BW else None
         forwards = [op for op in ready if op[0] is F] if room else []
         backwards = [op for op in ready if op[0] is BW]
         if forwards and (not backwards or self._prefers_forward(rank)):
@@ -187,20 +195,21 @@ class _Run:
 
     def _key(self, rank: int, first: First) -> Callable[[Op], tuple[int, int, int, int]]:
         turns, half = self.last_turn[rank], self.num_stages // 2
+        is_second_half, sign = first is First.SECOND_HALF, 1 if first is First.LOWEST else -1
 
         def key(op: Op) -> tuple[int, int, int, int]:
-            has_to_wait = (
-                turns.get(self._turn(op), -1) if self._turns_of(op) != Alternation.NONE else -1
-            )
-            if first == First.SECOND_HALF:
-                return has_to_wait, op.stage < half, op.microbatch, op.stage
-            stage = op.stage if first == First.LOWEST else -op.stage
-            return has_to_wait, stage, op.microbatch, op.replica
+            has_to_wait = -1
+            if self._turns_of(op) is not Alternation.NONE:
+                has_to_wait = turns.get(self._turn(op), -1)
+            _, stage, microbatch, replica = op
+            if is_second_half:
+                return has_to_wait, stage < half, microbatch, stage
+            return has_to_wait, sign * stage, microbatch, replica
 
         return key
 
     def _turns_of(self, op: Op) -> Alternation:
-        return self.rule.forward_turns if op.kind == F else self.rule.backward_turns
+        return self.rule.forward_turns if op.kind is F else self.rule.backward_turns
 
     def _turn(self, op: Op) -> tuple[OpKind, int]:
         """The property of an op that alternates."""

@@ -1,7 +1,8 @@
 """A family of schedules, and the setting that one is made for."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from synth.costs.costs import Costs, uniform_costs
 from synth.errors import SynthError
@@ -26,7 +27,8 @@ class Setting:
     with F = B = W, as most papers draw them. `caps_bytes` is the memory limit of each rank, if
     given. `options` are all options of the family. From a makespan of `below_us` on, a schedule is
     of no use: families that try many end sooner then, and raise SynthError if they made none.
-    Families of several papers' schedules take the best by the `objective`.
+    Families of several papers' schedules take the best by the `objective`. `outcomes` keeps
+    simulations of the setting's schedules.
     """
 
     placement: Placement
@@ -36,6 +38,7 @@ class Setting:
     options: Options = field(default_factory=dict)
     below_us: int | None = None
     objective: Objective = Objective.PERIOD
+    outcomes: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(

@@ -15,12 +15,12 @@ Order = Sequence[Sequence[Op]]
 NEVER = 1 << 62
 
 
-class _Reader(NamedTuple):
-    """An op that waits for another one: its rank, its place there, and the transfer's time."""
+# An op that waits for another one: its rank, its place there, and the transfer's time (µs).
+_Reader = tuple[int, int, int]
 
-    rank: int
-    place: int
-    lag_us: int
+
+# Kind, stage, micro-batch and replica: an op, or what is equal to it.
+_AnyOp = tuple[OpKind, int, int, int]
 
 
 class RankOrder(NamedTuple):
@@ -49,7 +49,7 @@ class RankOrder(NamedTuple):
 
     def in_drawn_times(self) -> "RankOrder":
         """Return the same for F = B = W = 1 and transfers that take no time."""
-        readers = [[reader._replace(lag_us=0) for reader in own] for own in self.readers]
+        readers = [[(rank, place, 0) for rank, place, _ in own] for own in self.readers]
         return self._replace(took_us=[1] * len(self.order), readers=readers)
 
 
@@ -104,7 +104,7 @@ class _Readers:
     def __init__(self, setting: Setting, order: Order) -> None:
         self._costs, self._last = setting.costs, setting.num_stages - 1
         self._lags_us: dict[tuple[int, int, int, int], int] = {}
-        self._places = {
+        self._places: dict[_AnyOp, tuple[int, int]] = {
             op: (rank, place)
             for rank, program in enumerate(order)
             for place, op in enumerate(program)
@@ -116,21 +116,19 @@ class _Readers:
         if kind is W:
             return []
         if kind is F:
-            is_last = stage == self._last
-            after = (B, stage) if is_last else (F, stage + 1)
-            return [self._reader(Op(*after, micro_batch, replica), stage, rank)]
-        found = [self._reader(Op(W, stage, micro_batch, replica), stage, rank)]
-        if stage:
-            found.insert(0, self._reader(Op(B, stage - 1, micro_batch, replica), stage, rank))
-        return found
+            next_kind, next_stage = (B, stage) if stage == self._last else (F, stage + 1)
+            return [self._reader((next_kind, next_stage, micro_batch, replica), stage, rank)]
+        own = self._reader((W, stage, micro_batch, replica), stage, rank)
+        if not stage:
+            return [own]
+        return [self._reader((B, stage - 1, micro_batch, replica), stage, rank), own]
 
-    def _reader(self, reader: Op, stage: int, rank: int) -> _Reader:
+    def _reader(self, reader: _AnyOp, stage: int, rank: int) -> _Reader:
         target, place = self._places[reader]
-        return _Reader(target, place, self._lag_us(stage, reader.stage, rank, target))
+        lag_us = 0 if target == rank else self._lag_us(stage, reader[1], rank, target)
+        return target, place, lag_us
 
     def _lag_us(self, stage: int, to: int, rank: int, target: int) -> int:
-        if target == rank:
-            return 0
         key = (stage, to, rank, target)
         if key not in self._lags_us:
             passed_us = self._costs.boundary_us if stage < to else self._costs.return_us

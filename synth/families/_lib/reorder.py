@@ -214,13 +214,17 @@ class _RankRun:
         """Return the place in the drawn order of the op to start now; None: the rank waits."""
         kinds, arrivals, num_places = self._own.kinds, self.arrives, self._num_places
         weights_last = not self._forwards_left or not self._rules.in_cool_down
-        best, best_key = None, num_places * 2
-        for place in self._heads:
-            if arrivals[place] > now:
-                continue
-            key = place + num_places if weights_last and kinds[place] is W else place
-            if key < best_key and self._may_run(place):
-                best, best_key = place, key
+        best, front = None, self._front
+        if arrivals[front] <= now and not (weights_last and kinds[front] is W):
+            best = front  # no other one comes before it
+        else:
+            best_key = num_places * 2
+            for place in self._heads:
+                if arrivals[place] > now:
+                    continue
+                key = place + num_places if weights_last and kinds[place] is W else place
+                if key < best_key and self._may_run(place):
+                    best, best_key = place, key
         if best is None or not self._rules.wait_for_input or kinds[best] is not W:
             return best
         ends = now + self._own.took_us[best]
@@ -296,8 +300,7 @@ class _Run:
         while events:
             now, rank = heappop(events)
             own = ranks[rank]
-            place = own.choose(now) if own.free_at <= now else None
-            if place is None:
+            if own.free_at > now or (place := own.choose(now)) is None:
                 continue
             waited_us += now - max(own.free_at, own.arrives[place])
             end = own.start(place, now)

@@ -17,11 +17,12 @@ class RunWorks:
 
     def __init__(self, table: StageCostTable) -> None:
         self._table, self._all = table, dict[bool, IntArray]()
+        self._unit_us = {each: table.unit_us(recompute=each) for each in (False, True)}
         self.up_to = np.concatenate(([0], table.works_us(0, table.num_layers)))
 
     def of(self, first: IntArray, end: IntArray, *, recompute: bool = False) -> IntArray:
         """Return the work of layers first … end − 1, with R if asked for, for arrays of both."""
-        if (unit_us := self._table.unit_us(recompute=recompute)) is not None:
+        if (unit_us := self._unit_us[recompute]) is not None:
             units: IntArray = (end - first) * max(1, unit_us)
             return units
         if self._table.num_layers > BALANCE.most_layers_in_table:

@@ -133,21 +133,26 @@ class _Search:
         largest_us = int(self._rank_works(even.edges).max())
         self.allowed_us = largest_us + int(share * largest_us)
         starts = [even.edges, self._even_start(), *self._equal_starts()]
-        best = min(map(self._descend, map(self._state, starts)), key=lambda state: state.score)
+        passed: set[bytes] = set()
+        ends = [self._descend(self._state(start), passed) for start in starts]
+        best = min((end for end in ends if end is not None), key=lambda state: state.score)
         return tuple(int(size) for size in np.diff(best.edges))
 
     def least_largest(self) -> _State:
         """Return the partition found with the least largest work of a rank."""
         rng = np.random.default_rng(0)
-        best = self._descend(self._state(self._even_start()))
+        passed: set[bytes] = set()
+        best = self._descend(self._state(self._even_start()), passed)
+        assert best is not None
         in_vain = 0
         for _ in range(SEVERAL_STAGES.kicks):
             is_vain = in_vain == SEVERAL_STAGES.kicks_in_vain
             if is_vain or self._is_perfect(best) or self._is_tired():
                 break
-            found = self._descend(self._state(self._kicked(best.edges, rng)))
-            in_vain = 0 if found.score < best.score else in_vain + 1
-            best = min(best, found, key=lambda state: state.score)
+            found = self._descend(self._state(self._kicked(best.edges, rng)), passed)
+            is_better = found is not None and found.score < best.score
+            in_vain = 0 if is_better else in_vain + 1
+            best = found if found is not None and is_better else best
         return best
 
     def _is_tired(self) -> bool:
@@ -213,11 +218,21 @@ class _Search:
                 edges = self.moves.moved(edges, possible[rng.integers(len(possible))])
         return edges
 
-    def _descend(self, state: _State) -> _State:
-        """Take the best move until none is an improvement."""
-        while not self.should_stop() and (better := self._better_neighbour(state)) is not None:
+    def _descend(self, state: _State, passed: set[bytes]) -> _State | None:
+        """Take the best move until none is an improvement.
+
+        Args:
+            passed: the edges through which descents have gone; those of this one are added.
+
+        Returns:
+            Where it ends; None: where an earlier descent does, whose way it has met.
+        """
+        while (key := state.edges.tobytes()) not in passed:
+            passed.add(key)
+            if self.should_stop() or (better := self._better_neighbour(state)) is None:
+                return state
             state = better
-        return state
+        return None
 
     def _better_neighbour(self, state: _State) -> _State | None:
         moves = self.moves.possible(state.edges)
