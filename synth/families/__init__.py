@@ -34,6 +34,7 @@ __all__ = [
     "placements_for",
     "reads_limits",
     "reads_times",
+    "searches",
     "variants_for",
 ]
 
@@ -154,6 +155,16 @@ def reads_limits(name: str) -> bool:
     """
     family, _ = _find(name)
     return family.reads_limits
+
+
+def searches(name: str) -> bool:
+    """True if a family tries so many orders that it takes about as long as a search.
+
+    Raises:
+        SynthError: the family or an option is unknown.
+    """
+    family, _ = _find(name)
+    return family.searches
 
 
 def placements_for(num_ranks: int, num_layers: int) -> dict[str, Placement]:

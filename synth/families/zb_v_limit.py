@@ -228,5 +228,6 @@ FAMILY = Family(
     "v",
     timed=True,
     averages=True,
+    searches=True,
     buffering=patient,
 )

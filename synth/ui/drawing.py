@@ -17,6 +17,7 @@ from synth.families import (
     names_on,
     placements_for,
     reads_times,
+    searches,
 )
 from synth.plan.partition.balance import balance
 from synth.profile import Profile
@@ -118,6 +119,13 @@ class Drawings:
         base = self._base(setting, source)
         return base if source.programs is None else self._by_hand(base, source.programs)
 
+    def takes_long(self, setting: PipelineSetting, source: ShownSchedule) -> bool:
+        """Return True if a published schedule is a search by itself, and has not been made yet."""
+        name = current_name(source.schedule or "")
+        if name.partition(":")[0] not in families() or not searches(name):
+            return False
+        return self._kept.get(_key(name, setting, self.profile(setting))) is None
+
     def _base(self, setting: PipelineSetting, source: ShownSchedule) -> DrawnSchedule:
         if source.plan is not None:
             plan = self._models.plan(source.plan)
@@ -129,8 +137,7 @@ class Drawings:
             return self._kept.made(key, lambda: _of_plan(plan, caps))
         name = current_name(source.schedule or "")
         profile = self.profile(setting)
-        sizes = (setting.ranks, setting.micro_batches, setting.partition, setting.mem_limit)
-        key = (name, profile.fingerprint(), sizes)
+        key = _key(name, setting, profile)
         return self._kept.made(key, lambda: self._published(name, setting, profile))
 
     def differs(self, setting: PipelineSetting, plan: Plan) -> str:
@@ -223,6 +230,12 @@ class Drawings:
             claim=Claim.of_timeline(timeline),
         )
         return DrawnSchedule(changed, timeline, base.caps_bytes, exceeds)
+
+
+def _key(name: str, setting: PipelineSetting, profile: Profile) -> tuple[Any, ...]:
+    """Return all that a published schedule depends on."""
+    sizes = (setting.ranks, setting.micro_batches, setting.partition, setting.mem_limit)
+    return name, profile.fingerprint(), sizes
 
 
 def _num_ops(drawn: DrawnSchedule) -> int:

@@ -29,6 +29,9 @@ from synth.ui.setting import PipelineSetting
 _MOST_ENDED = 16
 
 
+# Why a search was stopped from outside.
+_BY_HAND, _BY_NOBODY = "stopped by hand", "nobody followed it"
+
 # Seconds without anyone who follows it, after which a search of a visitor is stopped.
 ALONE_S = 10.0
 
@@ -73,12 +76,13 @@ class Job:
         """
         self.name, self.stop, self.version = secrets.token_urlsafe(16), threading.Event(), 0
         self.kind, self._alone_s, self._followers, self._lock = kind, alone_s, 0, threading.Lock()
-        self._limit = threading.Timer(limit_s, self.stop.set)
+        by_limit = f"the server's limit of {limit_s:g} s"
+        self._limit = threading.Timer(limit_s, lambda: self._end_by(by_limit))
         self._limit.daemon = True
         self.ended_s: float | None = None
         self._work, self._began = work, monotonic()
         self._state: Callable[[], dict[str, Any]] = dict
-        self._error = ""
+        self._error = self._stopped_because = ""
         self._thread = threading.Thread(target=self._run, name=f"job {self.name}", daemon=True)
 
     def start(self) -> None:
@@ -107,8 +111,19 @@ class Job:
 
     def _stop_alone(self) -> None:
         with self._lock:
-            if not self._followers:
-                self.stop.set()
+            is_alone = not self._followers
+        if is_alone:
+            self._end_by(_BY_NOBODY)
+
+    def end_by_hand(self) -> None:
+        """Stop it as somebody asks for it."""
+        self._end_by(_BY_HAND)
+
+    def _end_by(self, reason: str) -> None:
+        """Stop it; the first reason counts."""
+        with self._lock:
+            self._stopped_because = self._stopped_because or reason
+        self.stop.set()
 
     def join(self, timeout_s: float | None = None) -> None:
         """Wait for its end."""
@@ -128,6 +143,7 @@ class Job:
             "kind": self.kind,
             "is_running": ended_s is None,
             "is_stopping": self.stop.is_set(),
+            "stopped_because": self._stopped_because,
             "elapsed_s": round(elapsed_s, 2),
             "error": self._error,
             **self._state(),

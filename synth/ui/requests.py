@@ -14,11 +14,17 @@ Given = TypeVar("Given", bound=Record)
 
 
 class DrawRequest(Record):
-    """A request for schedules, one above the other; `points` are those of a memory curve."""
+    """A request for schedules, one above the other.
+
+    Attributes:
+        points: of a memory curve.
+        is_quick: schedules that take as long as a search are left for a later request.
+    """
 
     setting: PipelineSetting
     sources: tuple[ShownSchedule, ...] = ()
     points: int = 6
+    is_quick: bool = False
 
 
 class ScheduleRequest(Record):

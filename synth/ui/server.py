@@ -203,7 +203,7 @@ class Service:
         setting = given.setting
         setting.check_size(self._limits)
         profile = self._drawings.profile(setting)
-        drawn = [self._one(setting, source) for source in given.sources[:2]]
+        drawn = [self._one(setting, source, given.is_quick) for source in given.sources[:2]]
         limit = setting.arguments(profile, self._limits).memory.limits(setting.ranks, profile)
         return {
             "drawn": drawn,
@@ -224,8 +224,12 @@ class Service:
             },
         }
 
-    def _one(self, setting: PipelineSetting, source: ShownSchedule) -> dict[str, Any]:
+    def _one(
+        self, setting: PipelineSetting, source: ShownSchedule, is_quick: bool
+    ) -> dict[str, Any]:
         try:
+            if is_quick and self._drawings.takes_long(setting, source):
+                return {"name": source.schedule, "waits": True}
             drawn = self._drawings.of(setting, source)
             given = source.plan is not None
             differs = self._drawings.differs(setting, drawn.plan) if given else ""
@@ -327,7 +331,7 @@ class Service:
             job = self._jobs.find(request.path_params["name"])
         except SynthError as error:
             return _refused(404, error)
-        job.stop.set()
+        job.end_by_hand()
         return JSONResponse({"job": job.name})
 
     # Requests in general

@@ -97,6 +97,7 @@ class Family:
     `reads_limits` marks those whose order depends on the memory limits and may be slower with more
     memory. `averages` marks those that themselves also try, or only read, the means over all
     stages.
+    `searches` marks those that try so many orders that they take about as long as a search.
     `buffering` returns the buffering of a schedule; None: the default. `weights` returns the way of
     weights; None: they stay with their stages. `versions` returns how often weights are updated and
     which versions are read; None: once, at the end.
@@ -109,6 +110,7 @@ class Family:
     options: tuple[Option, ...] = ()
     timed: bool = False
     averages: bool = False
+    searches: bool = False
     reads_limits: bool = False
     buffering: Callable[[Setting, Schedule], Buffering] | None = None
     weights: Callable[[Setting], WeightFlow] | None = None

@@ -16,6 +16,10 @@ COLOURS = {
     OpKind.STEP: "#ee5319",
 }
 
+# On dark paper: a kind that would have less than three times the contrast there (WCAG 2, 1.4.11) is
+# lighter. The smallest distance between two of these is 13.0.
+DARK_COLOURS = {**COLOURS, OpKind.BW: "#c74f69"}
+
 # Share of white, in linear light, in the colours of a rank's last stage copy.
 LIGHTEST = 0.3
 
@@ -35,9 +39,18 @@ def lightened(colour: str, share: float) -> str:
 
 def is_dark(colour: str) -> bool:
     """Return True if white letters are read more easily on a colour than black ones."""
+    return contrast("#ffffff", colour) > _WHITE_FROM
+
+
+def contrast(one: str, other: str) -> float:
+    """Return the contrast of two colours by WCAG 2, from 1 to 21."""
+    less, more = sorted((_luminance(one), _luminance(other)))
+    return (more + 0.05) / (less + 0.05)
+
+
+def _luminance(colour: str) -> float:
     red, green, blue = _linear(colour)
-    luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
-    return 1.05 / (luminance + 0.05) > _WHITE_FROM
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def _linear(colour: str) -> list[float]:

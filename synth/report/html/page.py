@@ -12,7 +12,7 @@ import numpy as np
 
 from synth.op_kinds import OpKind
 from synth.report.chart.chart import Chart
-from synth.report.chart.palette import COLOURS, LIGHTEST
+from synth.report.chart.palette import COLOURS, DARK_COLOURS, LIGHTEST
 from synth.report.chart.shades import stage_shades
 from synth.report.chart.timed import NOTHING, TimedSchedule
 from synth.report.html.packing import Numbers, pack
@@ -140,6 +140,7 @@ def _kind(kind: OpKind) -> dict[str, Any]:
         "name": kind.value,
         "meaning": meaning.removeprefix(f"{kind.value}, "),
         "colour": COLOURS.get(kind),
+        "darkColour": DARK_COLOURS.get(kind),
     }
 
 

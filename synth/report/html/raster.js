@@ -81,15 +81,16 @@ class Raster {
   }
 
   /** Take the colours of a theme, and number the looks of ops: a colour for each kind and shade. */
-  dress(theme, charts) {
+  dress(theme, charts, isDark) {
     this.theme = Object.fromEntries(Object.entries(theme).map(([k, hex]) => [k, linear(hex)]));
     this.flat = Object.fromEntries(
       Object.entries(this.theme).map(([name, colour]) => [name, word(...colour)]),
     );
     const shades = [...new Set(charts.flatMap((chart) => chart.shades.flat()))];
-    this.looks = this.kinds.flatMap(({ colour }) =>
+    this.looks = this.kinds.flatMap(({ colour, darkColour }) =>
       shades.map((shade) => {
-        const own = mixed(linear(colour || theme.quiet), [1, 1, 1], shade * this.lightest);
+        const full = linear((isDark ? darkColour : colour) || theme.quiet);
+        const own = mixed(full, [1, 1, 1], shade * this.lightest);
         return { own, ink: luminance(own) > 0.2 ? 0 : 1 };
       }),
     );

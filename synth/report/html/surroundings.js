@@ -10,7 +10,11 @@ function showLegend(kinds, charts) {
   }
   const entries = kinds
     .filter(({ colour }, code) => present.has(code) && colour)
-    .map(({ name, meaning, colour }) => legendEntry(`${name} ${meaning}`, colour));
+    .map(({ name, meaning, colour, darkColour }) => {
+      const entry = legendEntry(`${name} ${meaning}`, colour);
+      entry.style.setProperty("--dark-swatch", darkColour);
+      return entry;
+    });
   const numbers = legendEntry("", "", "words");
   numbers.id = "numbers";
   entries.push(numbers);

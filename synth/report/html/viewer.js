@@ -154,7 +154,8 @@ class Viewer {
     this.theme = Object.fromEntries(
       THEME.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]),
     );
-    this.raster.dress(this.theme, this.charts);
+    const isDark = document.documentElement.dataset.theme === "dark";
+    this.raster.dress(this.theme, this.charts, isDark);
     for (const [name, id] of [["memory"], ["path"], ["transfers"], ["byRank", "by-rank"]]) {
       byId(id || name).setAttribute("aria-pressed", String(this.show[name]));
     }

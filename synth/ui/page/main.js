@@ -132,9 +132,33 @@ class Page {
     if (this.base !== base) await this.takeBase(base);
     const sources = SLOTS.map((slot) => this.source(slot));
     const points = this.points;
-    const answer = await post("draw", { setting: this.setting, sources, points });
+    const request = { setting: this.setting, sources, points };
+    const answer = await post("draw", { ...request, is_quick: true });
     complain(null);
     offerWayOut(this.dropped.length, this.dropped);
+    this.request = request;
+    await this.showAnswer(answer, state);
+    this.drawRest();
+  }
+
+  /** Draw the schedules that take as long as a search, while the rest is there already. */
+  async drawRest() {
+    if (this.isDrawingRest) return;
+    this.isDrawingRest = true;
+    while (this.answer.drawn.some((one) => one.waits)) {
+      const { request, state } = this;
+      const answer = await post("draw", request).catch((error) => ({ error }));
+      if (this.request !== request || this.state.moves !== state.moves) continue;
+      if (answer.error) {
+        complain(answer.error);
+        break;
+      }
+      await this.showAnswer(answer, this.state);
+    }
+    this.isDrawingRest = false;
+  }
+
+  async showAnswer(answer, state) {
     this.answer = answer;
     const lower = answer.drawn[1];
     if (lower.error && state.moves.length) return this.refuse(lower.error);
@@ -143,7 +167,8 @@ class Page {
     await this.showCharts(answer.drawn);
     this.showSettings(answer);
     this.drawnState = state;
-    if (state.tab === "explain") await this.explain();
+    const explained = answer.drawn[SLOTS.indexOf(byId("explain-of").value)];
+    if (state.tab === "explain" && !explained.waits) await this.explain();
     count("drawn");
   }
 
@@ -192,8 +217,7 @@ class Page {
 
   /** Draw the charts; those of a search are of another schedule than the state says. */
   async showCharts(drawn, isOfSearch = false) {
-    const names = drawn.map((one) => (one.error ? null : one.chart));
-    const raws = names.flatMap((raw, number) => (raw ? [[raw, number]] : []));
+    const raws = drawn.flatMap(({ chart }, number) => (chart ? [[chart, number]] : []));
     if (!raws.length) return;
     const charts = await Promise.all(raws.map(([raw, number]) => Chart.load(raw, number)));
     if (this.viewer) this.viewer.setCharts(charts);
@@ -226,11 +250,11 @@ class Page {
   showSettings(answer) {
     this.form.showAnswer(this.state, answer, this.opened);
     byId("about").textContent = answer.about;
-    const cut = answer.drawn[1].error ? answer.drawn[0] : answer.drawn[1];
-    const layers = cut.differs ? cut.layers : answer.layers;
-    if (!cut.error) this.bar.show(cut.partition, layers);
+    const cut = answer.drawn.findLast((one) => one.partition);
+    const layers = cut?.differs ? cut.layers : answer.layers;
+    if (cut) this.bar.show(cut.partition, layers);
     const count = layers.length;
-    byId("sizes").textContent = cut.error ? "" : `${count} layers in ${cut.partition.length} stages`;
+    byId("sizes").textContent = cut ? `${count} layers in ${cut.partition.length} stages` : "";
     const { solve, curve, schedules } = answer.commands;
     const isPublished = (slot) =>
       sourceOf(this.state[slot]).schedule && !(slot === "lower" && this.state.moves.length);

@@ -17,7 +17,11 @@ export function showVerdicts(drawn, names) {
         line.append(element("span", { class: "wrong" }, one.error));
         return [line];
       }
-      const isComparable = place && !upper.error && !upper.differs && !one.differs;
+      if (one.waits) {
+        line.append(element("span", { class: "quiet" }, "tries many orders; drawn when it is ready …"));
+        return [line];
+      }
+      const isComparable = place && upper.makespan_us && !upper.differs && !one.differs;
       const share = isComparable ? one.makespan_us / upper.makespan_us - 1 : 0;
       const more = share ? `, ${signed(share)} against the upper` : "";
       line.append(`${formatUs(one.makespan_us)}${more}, peak ${formatBytes(one.peak_bytes)}`);
@@ -44,11 +48,15 @@ export function showProgress(state) {
   if (state.points) parts.push(`${state.points.length} points`);
   if (state.is_running) parts.push(state.is_stopping ? "stopping …" : "searching …");
   else if (state.stopped_by) {
-    const proven = gap === 0 ? "proven optimal" : `ended by ${state.stopped_by}`;
+    const proven = gap === 0 ? "proven optimal" : `ended: ${reasonOf(state)}`;
     parts.push(`${proven}; the bound is for ${state.bound_holds_for}`);
-  } else if (!state.error) parts.push("ended");
+  } else if (!state.error) parts.push(`ended${state.stopped_because && `: ${state.stopped_because}`}`);
   byId("progress").textContent = parts.join(" · ");
 }
+
+/** Why a search has ended: who stopped it, or its own reason. */
+const reasonOf = (state) =>
+  (state.stopped_by === "interrupt" && state.stopped_because) || state.stopped_by;
 
 /** Commands, each with a button that copies it. */
 export function showCommands(commands) {

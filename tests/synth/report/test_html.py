@@ -19,11 +19,11 @@ from synth.profile.links import Link
 from synth.profiles import find
 from synth.records.overwrite_guard import PAGE
 from synth.report.chart.chart import Chart
-from synth.report.chart.palette import COLOURS, LIGHTEST
+from synth.report.chart.palette import COLOURS, DARK_COLOURS, LIGHTEST, contrast
 from synth.report.chart.timed import TimedSchedule
 from synth.report.explain.overlay import overlay, save_simulation
 from synth.report.html.packing import pack
-from synth.report.html.page import page
+from synth.report.html.page import STYLE, page, part
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Action, Lowered, lower
 from synth.schedule.measured.execution_trace import planned_execution
@@ -301,12 +301,26 @@ VISIONS = {
 }
 
 
-@pytest.mark.parametrize("vision", VISIONS)
-def test_kinds_are_told_apart_by_every_vision(vision: str) -> None:
+def nearest(colours: dict[OpKind, str], vision: str) -> float:
+    """The smallest distance between two kinds, further stages included."""
     seen = []
-    for kind, colour in COLOURS.items():
+    for kind, colour in colours.items():
         light = linear(colour)
         for shade in (light, light * (1 - LIGHTEST) + LIGHTEST):
             seen.append((kind, lab(np.clip(np.array(VISIONS[vision]) @ shade, 0, 1))))
-    distances = [np.linalg.norm(a - b) for (k, a), (o, b) in combinations(seen, 2) if k != o]
-    assert min(distances) > 15
+    return min(float(np.linalg.norm(a - b)) for (k, a), (o, b) in combinations(seen, 2) if k != o)
+
+
+@pytest.mark.parametrize("vision", VISIONS)
+def test_kinds_are_told_apart_by_every_vision(vision: str) -> None:
+    assert nearest(COLOURS, vision) > 15
+    assert nearest(DARK_COLOURS, vision) > 12
+
+
+@pytest.mark.parametrize("paper", ["paper", "idle"])
+@pytest.mark.parametrize("kind", list(DARK_COLOURS))
+def test_on_dark_paper_every_kind_has_the_contrast_of_graphics(kind: OpKind, paper: str) -> None:
+    dark = part(STYLE).split(':root[data-theme="dark"] {')[1].split("}")[0]
+    behind = re.search(rf"--{paper}: (#[0-9a-f]{{6}})", dark)
+    assert behind is not None
+    assert contrast(DARK_COLOURS[kind], behind[1]) >= 3  # WCAG 2, 1.4.11

@@ -23,16 +23,33 @@ def ended(job: Job) -> bool:
     return job.ended_s is not None and job.snapshot()["error"] == ""
 
 
-def test_a_search_is_stopped_at_its_limit() -> None:
+def test_a_search_is_stopped_at_its_limit_and_says_so() -> None:
     job = Job(until_stopped, limit_s=0.01)
     job.start()
     assert ended(job)
+    assert job.snapshot()["stopped_because"] == "the server's limit of 0.01 s"
 
 
-def test_a_search_that_nobody_follows_is_stopped() -> None:
+def test_a_search_that_nobody_follows_is_stopped_and_says_so() -> None:
     job = Job(until_stopped, alone_s=0.01)
     job.start()
     assert ended(job)
+    assert job.snapshot()["stopped_because"] == "nobody followed it"
+
+
+def test_a_search_that_ends_by_itself_has_no_other_reason() -> None:
+    job = Job(lambda job: None, limit_s=PATIENCE_S)
+    job.start()
+    assert ended(job)
+    assert job.snapshot()["stopped_because"] == ""
+
+
+def test_a_search_that_was_stopped_by_hand_does_not_say_that_it_was_its_limit() -> None:
+    job = Job(until_stopped, limit_s=PATIENCE_S)
+    job.start()
+    job.end_by_hand()
+    assert ended(job)
+    assert job.snapshot()["stopped_because"] == "stopped by hand"
 
 
 def test_a_search_is_stopped_after_the_last_who_follows_it_has_gone() -> None:

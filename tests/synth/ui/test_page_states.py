@@ -39,6 +39,30 @@ def test_a_search_is_stopped_after_the_page_was_loaded_again(browser: Any, tmp_p
 
 
 @pytest.mark.slow
+def test_a_schedule_that_is_a_search_is_drawn_after_the_other(browser: Any, tmp_path: Path) -> None:
+    with served(tmp_path) as url:
+        visit = Visit(browser, small(url, placement="v", lower="zb-v"))
+        page = visit.page
+        page.route("**/draw", lambda route: quick_only(route))
+        visit.redrawn(lambda: page.select_option("#lower-schedule", "zb-v-limit"))
+        assert visit.titles() == ["1f1b"]
+        assert "drawn when it is ready" in visit.text("[data-slot=lower]")
+        page.unroute("**/draw")
+        visit.redrawn(lambda: page.evaluate("page.drawRest()"))
+        assert visit.titles() == ["1f1b", "zb-v-limit"]
+        assert "drawn when it is ready" not in visit.text("[data-slot=lower]")
+        visit.close()
+
+
+def quick_only(route: Any) -> None:
+    """Answer only what is drawn at once; the rest is refused in words."""
+    if route.request.post_data_json.get("is_quick"):
+        route.continue_()
+    else:
+        route.fulfill(status=400, json={"error": "not now"})
+
+
+@pytest.mark.slow
 def test_moves_made_during_a_search_stay(browser: Any, tmp_path: Path) -> None:
     with served(tmp_path) as url:
         visit = Visit(browser, small(url, **LONG))

@@ -46,6 +46,20 @@ def test_two_published_schedules_are_drawn_with_their_times(client: Client) -> N
         assert one["chart"]["peakBytes"] == list(plan.claim.peak_bytes)
 
 
+def test_a_schedule_that_is_a_search_is_left_for_a_later_request(client: Client) -> None:
+    body = {
+        "setting": {**SETTING, "placement": "v"},
+        "sources": [{"schedule": "1f1b"}, {"schedule": "zb-v-limit"}],
+    }
+    drawn = client.post("draw", {**body, "is_quick": True}).json()["drawn"]
+    assert drawn[0]["makespan_us"] > 0
+    assert drawn[1] == {"name": "zb-v-limit", "waits": True}
+    later = client.post("draw", body).json()["drawn"]
+    assert later[1]["makespan_us"] > 0
+    again = client.post("draw", {**body, "is_quick": True}).json()["drawn"]
+    assert again == later  # it has been made
+
+
 def test_the_schedules_to_choose_from_are_those_of_the_placement(client: Client) -> None:
     choices = client.draw(placement="looped:3")["choices"]
     assert [one["placement"] for one in choices] == ["looped:3"]
