@@ -20,8 +20,23 @@ from synth.ui.drawing import Drawings
 from synth.ui.limits import LOCAL
 from synth.ui.models import Models
 from synth.ui.serve import Address, Page
-from synth.ui.setting import PipelineSetting, ShownSchedule
+from synth.ui.setting import PipelineSetting, ShownSchedule, Sliders
 
+SLIDERS = {
+    "layers": 64,
+    "forward_ms": 10,
+    "backward_ms": 10,
+    "weight_ms": 10,
+    "saved_mb": 100,
+    "output_mb": 10,
+    "parameter_mb": 100,
+}
+# Of 24 or 32 stages, on a model of as many equal layers.
+DEEP_PAIRS = (
+    ("interleaved:4", "breadth-first:4"),
+    ("hanayo:2", "gis:4,uniform"),
+    ("gis:3", "gis:4"),
+)
 PAIRS = (
     ("1f1b", "zb-h1"),
     ("interleaved:3", "zb-1p"),
@@ -36,9 +51,11 @@ REPEATED = 9
 LARGE = "#ranks=64&micro_batches=512&lower=zb-h1&tab=none&sliders=64,{},10,10,100,10,400"
 
 
-def draw(drawings: Drawings, names: tuple[str, str], limit: str) -> tuple[float, float]:
+def draw(
+    drawings: Drawings, names: tuple[str, str], limit: str, sliders: Sliders | None = None
+) -> tuple[float, float]:
     """Draw two schedules, and return the seconds by the clock and of the processor."""
-    setting = PipelineSetting(ranks=8, micro_batches=32, mem_limit=limit)
+    setting = PipelineSetting(ranks=8, micro_batches=32, mem_limit=limit, sliders=sliders)
     began_s, worked_s = time.perf_counter(), time.process_time()
     for name in names:
         json.dumps(drawings.of(setting, ShownSchedule(schedule=name)).data())
@@ -48,10 +65,12 @@ def draw(drawings: Drawings, names: tuple[str, str], limit: str) -> tuple[float,
 def drawing() -> None:
     """Print the times of the server."""
     print("two schedules, 8 × 32          clock ms  processor ms   (medians)")
-    for names in PAIRS:
+    deep = Sliders.model_validate(SLIDERS)
+    for names in (*PAIRS, *DEEP_PAIRS):
         drawings = Drawings(Models(Path.cwd(), LOCAL), LOCAL)
-        draw(drawings, names, "none")
-        times = [draw(drawings, names, f"{60 + more}GB") for more in range(REPEATED)]
+        sliders = deep if names in DEEP_PAIRS else None
+        draw(drawings, names, "none", sliders)
+        times = [draw(drawings, names, f"{60 + more}GB", sliders) for more in range(REPEATED)]
         clock, work = (1000 * statistics.median(each) for each in zip(*times, strict=True))
         print(f"{' and '.join(names):<29}  {clock:8.0f}  {work:12.0f}")
 

@@ -20,16 +20,14 @@ class Library {
 class Menu {
   constructor({ columns, rows, names, svg, shown }, library, viewer) {
     Object.assign(this, { library, viewer, names, shown: [...shown] });
-    byId("menu").hidden = byId("show-menu").hidden = false;
+    byId("show-menu").hidden = false;
+    showMenu(true);
     byId("plot").innerHTML = svg;
     this.addTable(columns, rows);
     for (const dot of byId("plot").querySelectorAll("circle[data-name]")) {
       dot.addEventListener("click", () => this.toggle(this.numberOf(dot)));
     }
-    byId("show-menu").addEventListener("click", () => {
-      byId("menu").hidden = !byId("menu").hidden;
-      this.mark();
-    });
+    byId("show-menu").addEventListener("click", () => showMenu(byId("menu").hidden));
     this.mark();
   }
 
@@ -72,7 +70,6 @@ class Menu {
   }
 
   mark() {
-    byId("show-menu").setAttribute("aria-pressed", String(!byId("menu").hidden));
     this.rows.forEach((row, number) => {
       const isShown = this.shown.includes(number);
       row.classList.toggle("shown", isShown);

@@ -2,8 +2,7 @@
 
 async function open() {
   const page = JSON.parse(byId("data").textContent);
-  const isDark = matchMedia("(prefers-color-scheme: dark)").matches;
-  document.documentElement.dataset.theme = isDark ? "dark" : "light";
+  takeTheme();
   const library = new Library(page);
   const numbers = page.menu ? page.menu.shown : page.charts.map((_, number) => number);
   const charts = await library.all(numbers);

@@ -2,6 +2,18 @@
 
 const byId = (id) => document.getElementById(id);
 
+/** Take the theme of the system. */
+function takeTheme() {
+  const isDark = matchMedia("(prefers-color-scheme: dark)").matches;
+  document.documentElement.dataset.theme = isDark ? "dark" : "light";
+}
+
+/** Show the panel on the left, or hide it. */
+function showMenu(isShown) {
+  byId("menu").hidden = !isShown;
+  byId("show-menu").setAttribute("aria-pressed", String(isShown));
+}
+
 /** Fill the legend with the kinds of the ops that take time, idle time and memory. */
 function showLegend(kinds, charts) {
   const present = new Set();

@@ -202,7 +202,7 @@ export class Form {
   showSchedules(slot, name, groups, opened) {
     const plans = slot === "upper" ? [...opened, [NONE, NONE]] : [...opened];
     const known = [...plans, ...groups.flatMap(([, names]) => names)].some(([each]) => each === name);
-    if (!known) plans.push([name, name.replace("plan:", "")]);
+    if (!known) plans.push([name, name.startsWith("plan:found-") ? "found before" : name.replace("plan:", "")]);
     choose(byId(`${slot}-schedule`), plans.length ? [["here", plans], ...groups] : groups, name);
   }
 }

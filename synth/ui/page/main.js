@@ -14,6 +14,7 @@ import { Searches } from "./searches.js";
 import { FIRST, fromAddress, NONE, settingOf, sourceOf, toAddress } from "./state.js";
 
 const SLOTS = ["upper", "lower"];
+const SOLVE_WORDS = "Solve: the same search; unless it is proven, it may find another plan in its time";
 
 class Page {
   constructor(start) {
@@ -41,7 +42,7 @@ class Page {
     on("reset", () => this.change({ moves: [] }));
     on("edit", () => this.turnOrder());
     on("open-file", () => byId("file").click());
-    on("show-menu", () => this.showMenu(byId("menu").hidden));
+    on("show-menu", () => showMenu(byId("menu").hidden));
     byId("file").addEventListener("change", (event) => this.openFile(event.target));
     byId("points").addEventListener("change", () => this.draw());
     byId("explain-of").addEventListener("change", () => this.explain());
@@ -168,7 +169,8 @@ class Page {
     this.showSettings(answer);
     this.drawnState = state;
     const explained = answer.drawn[SLOTS.indexOf(byId("explain-of").value)];
-    if (state.tab === "explain" && !explained.waits) await this.explain();
+    if (explained.waits) byId("explanation").textContent = "";
+    else if (state.tab === "explain") await this.explain();
     count("drawn");
   }
 
@@ -260,7 +262,7 @@ class Page {
       sourceOf(this.state[slot]).schedule && !(slot === "lower" && this.state.moves.length);
     const shown = SLOTS.flatMap((slot, place) =>
       isPublished(slot) ? [[`the ${slot} schedule`, schedules[place]]] : []);
-    showCommands([["Solve", solve], ...shown, ["Time and memory", curve]]);
+    showCommands([[SOLVE_WORDS, solve], ...shown, ["Time and memory", curve]]);
   }
 
   async explain() {
@@ -342,16 +344,11 @@ class Page {
     this.change({ lower, moves: [move] });
   }
 
-  showMenu(isShown) {
-    byId("menu").hidden = !isShown;
-    byId("show-menu").setAttribute("aria-pressed", String(isShown));
-  }
-
   /** Show what the command names, or what the address says. */
   async begin() {
     byId("show-menu").hidden = false;
     byId("show-menu").textContent = "Settings";
-    this.showMenu(true);
+    showMenu(true);
     this.words = new Words(this.start.viewer.kinds, this.start.viewer.values);
     const { models, opened } = this.start;
     for (const name of models.plan) this.opened.push([`plan:${name}`, name]);
@@ -371,8 +368,7 @@ class Page {
 }
 
 async function begin() {
-  const isDark = matchMedia("(prefers-color-scheme: dark)").matches;
-  document.documentElement.dataset.theme = isDark ? "dark" : "light";
+  takeTheme();
   const page = (globalThis.page = new Page(await get("start")));
   await page.begin();
 }

@@ -54,9 +54,12 @@ export function showProgress(state) {
   byId("progress").textContent = parts.join(" · ");
 }
 
+const REASONS = { gap: "close enough to the bound", interrupt: "stopped" };
+
 /** Why a search has ended: who stopped it, or its own reason. */
-const reasonOf = (state) =>
-  (state.stopped_by === "interrupt" && state.stopped_because) || state.stopped_by;
+function reasonOf({ stopped_by: own, stopped_because: other }) {
+  return (own === "interrupt" && other) || REASONS[own] || own;
+}
 
 /** Commands, each with a button that copies it. */
 export function showCommands(commands) {

@@ -47,10 +47,43 @@ def test_a_schedule_that_is_a_search_is_drawn_after_the_other(browser: Any, tmp_
         visit.redrawn(lambda: page.select_option("#lower-schedule", "zb-v-limit"))
         assert visit.titles() == ["1f1b"]
         assert "drawn when it is ready" in visit.text("[data-slot=lower]")
+        assert visit.text("#explanation") == ""
         page.unroute("**/draw")
         visit.redrawn(lambda: page.evaluate("page.drawRest()"))
         assert visit.titles() == ["1f1b", "zb-v-limit"]
         assert "drawn when it is ready" not in visit.text("[data-slot=lower]")
+        visit.close()
+
+
+@pytest.mark.slow
+def test_a_search_says_why_it_ended_in_words(browser: Any, tmp_path: Path) -> None:
+    with served(tmp_path) as url:
+        visit = Visit(browser, small(url))
+        state = {"elapsed_s": 1, "gap": 0.1, "bound_holds_for": "this partition"}
+        limit = "the server's limit of 30 s"
+        for stopped_by, because, words in [
+            ("interrupt", limit, limit),
+            ("interrupt", "stopped by hand", "stopped by hand"),
+            ("time limit", limit, "time limit"),
+            ("gap", "", "close enough to the bound"),
+        ]:
+            own = {"stopped_by": stopped_by, "stopped_because": because}
+            visit.page.evaluate(
+                """async (state) => {
+                    const place = new URL("static/results.js", document.baseURI);
+                    (await import(place)).showProgress(state);
+                }""",
+                {**state, **own},
+            )
+            assert f"ended: {words}; the bound" in visit.text("#progress")
+        visit.close()
+
+
+@pytest.mark.slow
+def test_a_plan_that_was_found_before_a_reload_has_a_name(browser: Any, tmp_path: Path) -> None:
+    with served(tmp_path) as url:
+        visit = Visit(browser, small(url, lower="plan:found-0123456789abcdef"))
+        assert "found before" in visit.text("#lower-schedule")
         visit.close()
 
 
