@@ -2,6 +2,7 @@
 
 import random
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -31,14 +32,14 @@ def run_of(pass_costs: PassCosts, limits: list[int], choices: VGreedyChoices) ->
 
 
 @pytest.mark.parametrize("make", [run_of, repeated_run])
-def test_a_run_stands_for_all_choices_with_which_it_is_the_same(make: object) -> None:
+def test_a_run_stands_for_all_choices_with_which_it_is_the_same(make: Any) -> None:
     made, shared = 0, 0
     for seed in range(40):
         costs = random_costs(seed)
         limits = [8 * unit for unit in units_bytes(costs)]
-        runs = RunsByChoice(partial(make, costs))  # type: ignore[call-overload]
+        runs = RunsByChoice(partial(make, costs))
         found = [runs.at(limits, choices) for choices in ALL_CHOICES]
-        fresh = [make(costs, limits, choices) for choices in ALL_CHOICES]  # type: ignore[operator]
+        fresh = [make(costs, limits, choices) for choices in ALL_CHOICES]
         assert [run.programs for run in found] == [run.programs for run in fresh]
         assert [run.short_bytes for run in found] == [run.short_bytes for run in fresh]
         made += len({id(run) for run in found})
