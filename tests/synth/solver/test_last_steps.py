@@ -120,7 +120,7 @@ def test_families_that_read_times_are_made_if_there_is_time(
     """16 × 1,024 micro-batches have 49,152 ops, which take the zero-bubble greedy seconds."""
     made = []
 
-    def generated(*_: object, timed: bool) -> list[tuple[str, Schedule]]:
+    def generated(*_: object, timed: bool, **__: object) -> list[tuple[str, Schedule]]:
         made.append(timed)
         return []
 
