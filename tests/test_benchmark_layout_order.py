@@ -11,6 +11,6 @@ def test_it_counts_pairs_by_source(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     rows = [line.strip("| ").split(" | ") for line in lines[2:-2]]
     pairs, ordered = (sum(int(row[at]) for row in rows) for at in (3, 4))
-    assert lines[-2] == f"{ordered} of {pairs} pairs in order"
+    assert lines[-2].startswith(f"{ordered} of {pairs} pairs in order, ")
     assert pairs > ordered > 0.7 * pairs
     assert "regret" in lines[-1]

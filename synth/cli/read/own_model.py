@@ -1,5 +1,6 @@
 """Reading `--model`, `--inputs` and `--trust`, without which no code that a plan names is run."""
 
+from collections.abc import Collection
 from typing import Annotated
 
 from synth.cli.answer.output import is_first_process, talk
@@ -7,7 +8,6 @@ from synth.errors import SynthError
 from synth.profile.workload import Workload
 from synth.records.command_option import CommandOption
 from synth.run_options.train_options import TrainOptions
-from synth.schedule.files.plan_file import Plan
 
 TrustOption = Annotated[
     bool,
@@ -52,13 +52,13 @@ def read_model(workload: Workload, model: str | None, trust: bool) -> str | None
     return model
 
 
-def check_policies(plan: Plan, trust: bool) -> None:
-    """Check that policies of the plan that are a user's functions may be imported.
+def check_policies(policies: Collection[str], trust: bool) -> None:
+    """Check that those of a plan's policies that are a user's functions may be imported.
 
     Raises:
         SynthError: names the first of them.
     """
-    named = [policy for policy in plan.recompute_policies or () if ":" in policy]
+    named = [policy for policy in policies if ":" in policy]
     if named and not trust:
         raise SynthError(
             f"the plan recomputes layers under {named[0]!r}, a function, and to import it runs its "

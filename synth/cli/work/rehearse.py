@@ -23,7 +23,7 @@ def work(plan: Path, request: RehearseRequest) -> None:
     check_replaceable(request.output, RUN, "-o", request.force)
     checked, lowered, _ = load_checked(plan)
     check_runnable(checked)
-    check_policies(checked, request.trust)
+    check_policies(checked.recompute_policies or (), request.trust)
     options = request.rehearsal.of_training()
     options = options.replace(
         inputs=read_inputs(checked.workload, options, request.trust),

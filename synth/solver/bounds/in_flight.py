@@ -61,9 +61,7 @@ def _of_ranks(
     return [preemptive_us(_jobs(instance, rank, heads, tails)) for rank in ranks]
 
 
-def _jobs(
-    instance: Instance, rank: int, heads: "_Heads", tails: "_LeastTimesAfter"
-) -> list[_Job]:
+def _jobs(instance: Instance, rank: int, heads: "_Heads", tails: "_LeastTimesAfter") -> list[_Job]:
     jobs = []
     for index in instance.held[rank]:
         copy = instance[index]

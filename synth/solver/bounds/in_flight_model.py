@@ -45,7 +45,7 @@ class _Delays:
                     self.start[copy, OpIndex(kind, k)] = start
         self._present = {*passed, *ops.copies}
 
-    def end(self, copy: int, op_index: OpIndex) -> cp_model.LinearExpr:
+    def end(self, copy: int, op_index: OpIndex) -> "cp_model.LinearExpr":
         """Return the end of an op, at the earliest, if B may be fused."""
         return self.start[copy, op_index] + self._instance[copy].duration_us[op_index.kind]
 
