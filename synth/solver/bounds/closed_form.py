@@ -29,7 +29,7 @@ def work_bound_us(instance: Instance, objective: Objective) -> int:
 
 
 def work_bounds(instance: Instance) -> Spans:
-    """Closed-form bounds of the makespan and of the period, from ranks, links and what is in flight."""
+    """Closed-form bounds of makespan and period, from ranks, links and memory for activations."""
     return Spans.most([*rank_bounds(instance), link_bounds(instance), in_flight_bounds(instance)])
 
 

@@ -1,4 +1,4 @@
-"""Closed-form lower bounds from the micro-batches that may be in flight on ranks with several stages.
+"""Closed-form lower bounds from micro-batches in flight, where ranks hold several stages.
 
 Each stage copy of the pipeline becomes a delay that F's, and B's, pass in order. Where memory has
 no room for another micro-batch, F waits for a B (`instance.in_flight`). The longest paths of these
@@ -33,32 +33,28 @@ def in_flight_bounds(instance: Instance) -> Spans:
     Args:
         instance: relaxed for fusion.
     """
-    return Spans.most([Spans(0, 0), *in_flight_bounds_of_ranks(instance)])
-
-
-def in_flight_bounds_of_ranks(instance: Instance) -> list[Spans]:
-    """Return the bounds by the ops of each rank; none where nothing limits what is in flight."""
     caps = in_flight_caps(instance)
     if not caps:
-        return []
+        return Spans(0, 0)
     heads, ranks = _Heads(instance, caps), range(instance.num_ranks)
-    makespans_us = _of_ranks(instance, heads, caps, dict.fromkeys(ranks, 0))
-    periods_us, origins_us = [0] * len(ranks), instance.origins_us
-    if origins_us is not None:
-        periods_us = _of_ranks(instance, heads, caps, dict(enumerate(origins_us)))
-    return [Spans(*both) for both in zip(makespans_us, periods_us, strict=True)]
+    makespan_us = _longest(instance, heads, caps, dict.fromkeys(ranks, 0))
+    origins_us = instance.origins_us
+    if origins_us is None:
+        return Spans(makespan_us, 0)
+    return Spans(makespan_us, _longest(instance, heads, caps, dict(enumerate(origins_us))))
 
 
-def _of_ranks(
+def _longest(
     instance: Instance,
     heads: "_Heads",
     caps: Iterable[InFlightCap],
     origins_us: Mapping[int, int],
-) -> list[int]:
-    """Return the bound by each rank; the time of every rank counts from its origin."""
+) -> int:
+    """Return the largest bound of all ranks; the time of each rank counts from its origin."""
     tails = _LeastTimesAfter(instance, caps, origins_us)
-    ranks = range(instance.num_ranks)
-    return [preemptive_us(_jobs(instance, rank, heads, tails)) for rank in ranks]
+    return max(
+        preemptive_us(_jobs(instance, rank, heads, tails)) for rank in range(instance.num_ranks)
+    )
 
 
 def _jobs(instance: Instance, rank: int, heads: "_Heads", tails: "_LeastTimesAfter") -> list[_Job]:

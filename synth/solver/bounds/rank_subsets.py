@@ -5,22 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import ClassVar, Self
 
-from synth.objective import Objective, Spans
+from synth.objective import Objective
 from synth.schedule.files.certificate import Certificate, ProvenBound, ProverName
 from synth.solver.bounds.bound import BoundSetting, Reference, rank_by_rank
 from synth.solver.bounds.closed_form import rank_bounds, work_bounds
 from synth.solver.bounds.forward_spacing import far_apart, recheck_spacings
 from synth.solver.bounds.forward_spacing_model import Spacings
-from synth.solver.bounds.in_flight import in_flight_bounds_of_ranks
-from synth.solver.bounds.in_flight_model import add_in_flight
 from synth.solver.bounds.rechecker import Rechecker
 from synth.solver.cpsat.model import ExactModel
+from synth.solver.cpsat.op_variables import OpVariables
 from synth.solver.cpsat.or_tools import cp_model
 from synth.solver.cpsat.run import ModelOutcome, TimedBounds, run, search_from_below
-from synth.solver.instance.instance import SPLIT, F, Instance, OpIndex
+from synth.solver.instance.in_flight import in_flight_caps
+from synth.solver.instance.instance import SPLIT, B, F, Instance, OpIndex
 from synth.solver.options import Part, SolveOptions
 from synth.solver.tuning import EXACT_MODEL, RANK_SUBSETS
 
@@ -122,25 +122,13 @@ class RankSubsets:
         ranks = range(self.instance.num_ranks)
         if not self.instance.holds_several:
             return ranks
-        return sorted(ranks, key=lambda rank: -self._closed_us[rank])
-
-    @cached_property
-    def _closed_us(self) -> list[int]:
-        """The closed form of each rank, where ranks hold several stages."""
-        of_ranks = rank_bounds(self.instance)
-        in_flight = in_flight_bounds_of_ranks(self.instance) or of_ranks
-        both = (Spans.most(spans) for spans in zip(of_ranks, in_flight, strict=True))
-        return [self.objective.value_us(spans) for spans in both]
-
-    def _own_us(self, rank: int) -> int:
-        """Return the best bound that a rank alone has proven."""
-        closed_us = self._closed_us[rank] if self.instance.holds_several else 0
-        return max(self.of_rank.get(rank, 0), closed_us)
+        closed_us = [self.objective.value_us(spans) for spans in rank_bounds(self.instance)]
+        return sorted(ranks, key=lambda rank: -closed_us[rank])
 
     def _promise(self, rank: int) -> tuple[int, bool]:
         """The bound of a rank alone, and whether it may be raised, which breaks ties."""
         may_rise = self.instance.holds_several and rank not in self.solved
-        return self._own_us(rank), may_rise
+        return self.of_rank.get(rank, 0), may_rise
 
     def alone(self, rank: int, limit_s: float) -> ModelOutcome:
         """Bound by one rank; never above the reference's value."""
@@ -291,11 +279,21 @@ def model_of(
     )
     if closed_forms and objective.is_sum:
         model.both_at_least(work_bounds(instance))
-    if instance.holds_several:
-        add_in_flight(model.ops)
+    _add_caps_in_flight(model.ops)
     if (0, OpIndex(F, 0)) in model.ops.start:
         spacings.add_to(model.ops, model.spans)
     return model
+
+
+def _add_caps_in_flight(ops: OpVariables) -> None:
+    """Let F's wait for B's where memory requires it; this follows from the limit, and propagates.
+
+    The caps are proven in `instance.in_flight`.
+    """
+    for copy, freed, most in in_flight_caps(ops.instance):
+        if copy in ops.copies:
+            for k in range(most, ops.instance[copy].num_micro_batches):
+                ops.cp.add(ops.start[copy, OpIndex(F, k)] >= ops.end(freed, OpIndex(B, k - most)))
 
 
 def _tune(parameters: cp_model.SatParameters, num_ranks: int) -> None:

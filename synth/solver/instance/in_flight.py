@@ -5,12 +5,12 @@ stages before a_j are done, and F's 0 … k − 1 of a_j. Write b_h for the numb
 are done. B of a micro-batch goes up, so b_1 ≤ b_2 ≤ … ≤ b_n, and b_j ≤ k, because B k of a_j comes
 after F k. By the FIFO lemma (see `cpsat.constraints.add_order`) counts are all that matters.
 
-A value that F of a_i makes and B or W of a_h frees is held by at least k + 1 − b_h micro-batches if
-i < j, and by one less if i = j. Let B k − N of a_h not be done. Then k + 1 − b is at least N + 1 for
-a_h and all stages above it, and at least 1 for those from there to a_j. If these bytes and the peak
-of F exceed the headroom, F k of a_j waits for B k − N of a_h. With one stage per rank this is the
-usual limit on activations in flight (Qi et al. 2024, "Pipeline Parallelism with Controllable
-Memory", count them in the same way over the stages of a rank).
+A value that F of a_i makes and B or W of a_h frees is held by at least k + 1 − b_h micro-batches
+if i < j, and by one less if i = j. Let B k − N of a_h not be done. Then k + 1 − b is at least N + 1
+for a_h and all stages above it, and at least 1 for those from there to a_j. If these bytes and the
+peak of F exceed the headroom, F k of a_j waits for B k − N of a_h. With one stage per rank this is
+the usual limit on activations in flight. Qi et al. 2024, "Pipeline Parallelism with Controllable
+Memory", count activations over the stages of a rank in the same way.
 """
 
 from collections.abc import Iterator
@@ -60,7 +60,7 @@ def _caps_of(instance: Instance, rank: int) -> Iterator[InFlightCap]:
 
 
 def _held_bytes(instance: Instance, chain: tuple[int, ...]) -> dict[tuple[int, int], int]:
-    """Return the bytes of a micro-batch that F makes and B or W frees, by both places in a chain."""
+    """Return the bytes that F of a place in the chain makes and B or W of another one frees."""
     place = {copy: at for at, copy in enumerate(chain)}
     held: dict[tuple[int, int], int] = {}
     for num_bytes, (made, made_by), (freed, freed_by) in instance.lifetimes:
