@@ -263,7 +263,7 @@ def _gpt2(given: _Config) -> dict[str, Any]:
         "kv_heads": heads,
         "head_dim": given.share(hidden, "n_embd", heads, "n_head"),
         "vocab": given.number("vocab_size"),
-        "positions": given.number("n_positions", default=0),
+        "positions": given.number("n_positions", "max_position_embeddings", default=0),
         "gated": False,
         "tied": given.flag("tie_word_embeddings", True),
         "biases": True,
