@@ -166,12 +166,14 @@ def _decoder(given: _Config) -> dict[str, Any]:
         width = given.number("head_dim")
     else:
         width = given.share(hidden, "hidden_size", heads, "num_attention_heads")
+    kv_heads = given.number("num_key_value_heads", default=heads)
+    given.share(heads, "num_attention_heads", kv_heads, "num_key_value_heads")
     return {
         "layers": given.number("num_hidden_layers"),
         "hidden": hidden,
         "ffn": given.number("intermediate_size"),
         "heads": heads,
-        "kv_heads": given.number("num_key_value_heads", default=heads),
+        "kv_heads": kv_heads,
         "head_dim": width,
         "vocab": given.number("vocab_size"),
         "tied": given.flag("tie_word_embeddings"),
