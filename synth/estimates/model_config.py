@@ -25,7 +25,9 @@ class _Config:
     def __init__(self, values: Mapping[str, Any], source: str) -> None:
         # Models of several modalities keep their language model in a part of the config.
         text = values.get("text_config")
-        self._values = {**values, **text} if isinstance(text, Mapping) else values
+        if not isinstance(text, Mapping | None):
+            raise SynthError(f"{source}: text_config is {shown(text)}; an object is needed")
+        self._values = {**values, **(text or {})}
         self._source = source
 
     @property
@@ -64,8 +66,10 @@ class _Config:
 
     def flag(self, name: str, default: bool = False) -> bool:
         """A value that is true or false."""
-        value = self._values.get(name, default)
-        return bool(value) if value is not None else default
+        value = self._values.get(name)
+        if not isinstance(value, bool | None):
+            raise SynthError(f"{self._source}: {name} is {shown(value)}; true or false is needed")
+        return default if value is None else value
 
     def has(self, name: str) -> bool:
         """True if the value is there and not null."""
@@ -74,7 +78,9 @@ class _Config:
     def values(self, name: str) -> list[Any]:
         """A list; empty if it is not there."""
         found = self._values.get(name)
-        return found if isinstance(found, list) else []
+        if not isinstance(found, list | None):
+            raise SynthError(f"{self._source}: {name} is {shown(found)}; a list is needed")
+        return found or []
 
 
 def model_of(name_or_path: str) -> ModelShape:
