@@ -187,12 +187,29 @@ def _decoder(given: _Config) -> dict[str, Any]:
     }
 
 
+def _llama(given: _Config) -> dict[str, Any]:
+    return _decoder(given) | {"mlp_biases": given.flag("mlp_bias")}
+
+
+def _qwen(given: _Config) -> dict[str, Any]:
+    """If windows are used, the layers from `max_window_layers` on are local."""
+    sizes = _decoder(given)
+    if not given.flag("use_sliding_window"):
+        return sizes
+    window = given.number("sliding_window", default=0)
+    layers, first = sizes["layers"], given.number("max_window_layers", default=28)
+    local = max(0, layers - first) / max(1, layers)
+    if kinds := given.values("layer_types"):
+        local = kinds.count("sliding_attention") / len(kinds)
+    return sizes | {"window": window, "window_layers": local if window else 0.0}
+
+
 def _qwen2(given: _Config) -> dict[str, Any]:
-    return _decoder(given) | {"attention_biases": True}
+    return _qwen(given) | {"attention_biases": True}
 
 
 def _qwen3(given: _Config) -> dict[str, Any]:
-    return _decoder(given) | {"head_norms": True}
+    return _qwen(given) | {"head_norms": True}
 
 
 def _gemma(given: _Config) -> dict[str, Any]:
@@ -304,7 +321,7 @@ def _bloom(given: _Config) -> dict[str, Any]:
 
 
 _KINDS: dict[str, Callable[[_Config], dict[str, Any]]] = {
-    "llama": _decoder,
+    "llama": _llama,
     "mistral": _mistral,
     "qwen2": _qwen2,
     "qwen3": _qwen3,

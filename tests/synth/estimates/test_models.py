@@ -58,6 +58,32 @@ def test_a_small_llama_counts_by_hand() -> None:
     assert shape_of(LLAMA, "small").parameters == 2 * layer + 2 * 100 * 64 + 64
 
 
+def test_biases_of_a_llamas_mlp_count() -> None:
+    plain, biased = shape_of(LLAMA, "l"), shape_of({**LLAMA, "mlp_bias": True}, "l")
+    # Gate and up of 128, down of 64, in each of two layers.
+    assert biased.parameters - plain.parameters == 2 * (2 * 128 + 64)
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3"])
+@pytest.mark.parametrize(
+    ("more", "local"),
+    [
+        ({}, 0.0),
+        ({"use_sliding_window": True}, 0.0),
+        ({"use_sliding_window": True, "max_window_layers": 0}, 1.0),
+        ({"use_sliding_window": True, "max_window_layers": 1}, 0.5),
+        ({"use_sliding_window": False, "max_window_layers": 0}, 0.0),
+        ({"use_sliding_window": True, "layer_types": ["full_attention"] * 2}, 0.0),
+        ({"use_sliding_window": True, "layer_types": ["sliding_attention"] * 2}, 1.0),
+    ],
+)
+def test_windows_of_qwen_are_of_the_layers_from_a_number_on(
+    kind: str, more: dict[str, Any], local: float
+) -> None:
+    shape = shape_of({**LLAMA, "model_type": kind, "sliding_window": 16, **more}, "q")
+    assert shape.window_layers == local
+
+
 def test_a_config_file_and_its_folder_are_the_same_model(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
