@@ -128,6 +128,9 @@ def parse_fraction(text: str) -> float:
     return value
 
 
-def shown(text: str) -> str:
-    """The typed text in quotes, shortened to its beginning if it is long."""
-    return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}…"
+def shown(given: object) -> str:
+    """The typed text in quotes, or another value; shortened to its beginning if it is long."""
+    if isinstance(given, str):
+        return repr(given) if len(given) <= _SHOWN else f"{given[:_SHOWN]!r}…"
+    text = repr(given)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

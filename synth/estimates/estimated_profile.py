@@ -293,12 +293,15 @@ class Estimator:
 
         Parameters are gathered before F and before B, and W's gradients are reduced.
         """
-        gathered = 0.0
+        gather_us = reduce_us = 0.0
         if self.layout.sharding is Sharding.FSDP:
-            gathered = self.exchange_us(ExchangeKind.ALL_GATHER, 2.0, (states,))
-        calls = {OpKind.F: 1, OpKind.B: 1, OpKind.W: 1, OpKind.BW: 2}
+            gather_us = self.exchange_us(ExchangeKind.ALL_GATHER, 2.0, (states,))
+            gradient_bytes = self.software.gradient_bytes
+            reduce_us = self.exchange_us(ExchangeKind.REDUCE_SCATTER, gradient_bytes, (states,))
+        beside_us = {OpKind.F: gather_us, OpKind.B: gather_us, OpKind.W: reduce_us}
+        beside_us[OpKind.BW] = gather_us + reduce_us
         times = {
-            op: Timing.exactly(round(_beside(time.median_us, calls.get(op, 0) * gathered), 3))
+            op: Timing.exactly(round(_beside(time.median_us, beside_us.get(op, 0.0)), 3))
             for op, time in layer.time_us.items()
         }
         return layer.replace(time_us=times)

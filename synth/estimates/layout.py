@@ -140,6 +140,11 @@ class Layout(Record):
                 f"{shape.name} has {shape.experts.count} experts, which {self.expert} ranks cannot "
                 f"share equally; give a divisor"
             )
+        if 0 < shape.positions < self.seq_len:
+            raise SynthError(
+                f"{shape.name} has learned positions of {shape.positions} tokens, and a sequence "
+                f"has {self.seq_len}; give sequences of at most {shape.positions} tokens"
+            )
         parts = self.context * (self.tensor if self.sequence else 1)
         if self.seq_len % parts:
             raise SynthError(

@@ -25,7 +25,9 @@ class _Config:
     def __init__(self, values: Mapping[str, Any], source: str) -> None:
         # Models of several modalities keep their language model in a part of the config.
         text = values.get("text_config")
-        self._values = {**values, **text} if isinstance(text, Mapping) else values
+        if not isinstance(text, Mapping | None):
+            raise SynthError(f"{source}: text_config is {shown(text)}; an object is needed")
+        self._values = {**values, **(text or {})}
         self._source = source
 
     @property
@@ -64,8 +66,10 @@ class _Config:
 
     def flag(self, name: str, default: bool = False) -> bool:
         """A value that is true or false."""
-        value = self._values.get(name, default)
-        return bool(value) if value is not None else default
+        value = self._values.get(name)
+        if not isinstance(value, bool | None):
+            raise SynthError(f"{self._source}: {name} is {shown(value)}; true or false is needed")
+        return default if value is None else value
 
     def has(self, name: str) -> bool:
         """True if the value is there and not null."""
@@ -74,7 +78,9 @@ class _Config:
     def values(self, name: str) -> list[Any]:
         """A list; empty if it is not there."""
         found = self._values.get(name)
-        return found if isinstance(found, list) else []
+        if not isinstance(found, list | None):
+            raise SynthError(f"{self._source}: {name} is {shown(found)}; a list is needed")
+        return found or []
 
 
 def model_of(name_or_path: str) -> ModelShape:
@@ -166,12 +172,14 @@ def _decoder(given: _Config) -> dict[str, Any]:
         width = given.number("head_dim")
     else:
         width = given.share(hidden, "hidden_size", heads, "num_attention_heads")
+    kv_heads = given.number("num_key_value_heads", default=heads)
+    given.share(heads, "num_attention_heads", kv_heads, "num_key_value_heads")
     return {
         "layers": given.number("num_hidden_layers"),
         "hidden": hidden,
         "ffn": given.number("intermediate_size"),
         "heads": heads,
-        "kv_heads": given.number("num_key_value_heads", default=heads),
+        "kv_heads": kv_heads,
         "head_dim": width,
         "vocab": given.number("vocab_size"),
         "tied": given.flag("tie_word_embeddings"),
@@ -179,12 +187,29 @@ def _decoder(given: _Config) -> dict[str, Any]:
     }
 
 
+def _llama(given: _Config) -> dict[str, Any]:
+    return _decoder(given) | {"mlp_biases": given.flag("mlp_bias")}
+
+
+def _qwen(given: _Config) -> dict[str, Any]:
+    """If windows are used, the layers from `max_window_layers` on are local."""
+    sizes = _decoder(given)
+    if not given.flag("use_sliding_window"):
+        return sizes
+    window = given.number("sliding_window", default=0)
+    layers, first = sizes["layers"], given.number("max_window_layers", default=28)
+    local = max(0, layers - first) / max(1, layers)
+    if kinds := given.values("layer_types"):
+        local = kinds.count("sliding_attention") / len(kinds)
+    return sizes | {"window": window, "window_layers": local if window else 0.0}
+
+
 def _qwen2(given: _Config) -> dict[str, Any]:
-    return _decoder(given) | {"attention_biases": True}
+    return _qwen(given) | {"attention_biases": True}
 
 
 def _qwen3(given: _Config) -> dict[str, Any]:
-    return _decoder(given) | {"head_norms": True}
+    return _qwen(given) | {"head_norms": True}
 
 
 def _gemma(given: _Config) -> dict[str, Any]:
@@ -263,7 +288,7 @@ def _gpt2(given: _Config) -> dict[str, Any]:
         "kv_heads": heads,
         "head_dim": given.share(hidden, "n_embd", heads, "n_head"),
         "vocab": given.number("vocab_size"),
-        "positions": given.number("n_positions", default=0),
+        "positions": given.number("n_positions", "max_position_embeddings", default=0),
         "gated": False,
         "tied": given.flag("tie_word_embeddings", True),
         "biases": True,
@@ -296,7 +321,7 @@ def _bloom(given: _Config) -> dict[str, Any]:
 
 
 _KINDS: dict[str, Callable[[_Config], dict[str, Any]]] = {
-    "llama": _decoder,
+    "llama": _llama,
     "mistral": _mistral,
     "qwen2": _qwen2,
     "qwen3": _qwen3,

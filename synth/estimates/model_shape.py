@@ -65,6 +65,7 @@ class ModelShape(Record):
     tied: bool = False
     biases: bool = Field(default=False, description="of every matrix")
     attention_biases: bool = Field(default=False, description="of queries, keys and values")
+    mlp_biases: bool = Field(default=False, description="of the matrices of MLPs")
     head_norms: bool = Field(default=False, description="norms of the queries and keys of a head")
     norms: _Size = 2
     positions: _Count = Field(default=0, description="learned positions; 0: rotary or none")
@@ -123,8 +124,9 @@ class ModelShape(Record):
 
     def mlp_parameters(self, ffn: int) -> int:
         """Of an MLP of the given width."""
-        matrices = 3 if self.gated else 2
-        return matrices * self.hidden * ffn + (ffn + self.hidden if self.biases else 0)
+        inner = 2 if self.gated else 1
+        biases = inner * ffn + self.hidden if self.biases or self.mlp_biases else 0
+        return (inner + 1) * self.hidden * ffn + biases
 
     @property
     def expert_parameters(self) -> int:

@@ -215,6 +215,20 @@ def test_fsdp_holds_gathered_parameters_while_it_computes() -> None:
     assert sharded.rise_bytes[OpKind.BW] >= 3 * whole
 
 
+@pytest.mark.parametrize("gradient_bytes", [2, 4])
+def test_fsdp_reduces_gradients_in_their_own_bytes(gradient_bytes: int) -> None:
+    layout = Layout(seq_len=64, data=64, sharding=Sharding.FSDP)
+    software = Software(gradient_bytes=gradient_bytes)
+    estimator = Estimator(model_of("llama3-70b"), device_of("h100"), layout, software)
+    times = estimator.profile().layer_profiles["block"].time_us
+    # Of few tokens a layer takes as long as its exchanges.
+    states = [estimator.states("block")]
+    reduced = estimator.exchange_us(ExchangeKind.REDUCE_SCATTER, gradient_bytes, states)
+    gathered = estimator.exchange_us(ExchangeKind.ALL_GATHER, 2.0, states)
+    assert times[OpKind.W].median_us == pytest.approx(reduced, abs=1e-3)
+    assert times[OpKind.BW].median_us == pytest.approx(gathered + reduced, abs=1e-3)
+
+
 def test_full_recomputation_gathers_no_parameters_again() -> None:
     def backward(recompute: Recompute) -> float:
         layout = Layout(seq_len=64, data=64, sharding=Sharding.FSDP, recompute=recompute)

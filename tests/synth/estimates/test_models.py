@@ -58,6 +58,32 @@ def test_a_small_llama_counts_by_hand() -> None:
     assert shape_of(LLAMA, "small").parameters == 2 * layer + 2 * 100 * 64 + 64
 
 
+def test_biases_of_a_llamas_mlp_count() -> None:
+    plain, biased = shape_of(LLAMA, "l"), shape_of({**LLAMA, "mlp_bias": True}, "l")
+    # Gate and up of 128, down of 64, in each of two layers.
+    assert biased.parameters - plain.parameters == 2 * (2 * 128 + 64)
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3"])
+@pytest.mark.parametrize(
+    ("more", "local"),
+    [
+        ({}, 0.0),
+        ({"use_sliding_window": True}, 0.0),
+        ({"use_sliding_window": True, "max_window_layers": 0}, 1.0),
+        ({"use_sliding_window": True, "max_window_layers": 1}, 0.5),
+        ({"use_sliding_window": False, "max_window_layers": 0}, 0.0),
+        ({"use_sliding_window": True, "layer_types": ["full_attention"] * 2}, 0.0),
+        ({"use_sliding_window": True, "layer_types": ["sliding_attention"] * 2}, 1.0),
+    ],
+)
+def test_windows_of_qwen_are_of_the_layers_from_a_number_on(
+    kind: str, more: dict[str, Any], local: float
+) -> None:
+    shape = shape_of({**LLAMA, "model_type": kind, "sliding_window": 16, **more}, "q")
+    assert shape.window_layers == local
+
+
 def test_a_config_file_and_its_folder_are_the_same_model(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
@@ -72,7 +98,19 @@ def test_a_config_file_and_its_folder_are_the_same_model(tmp_path: Path) -> None
         ({}, "has no model_type"),
         ({"model_type": "mamba"}, "whose layers are not known; known: bert, bloom, deepseek_v2"),
         ({**LLAMA, "hidden_size": "64"}, "hidden_size is '64'; a count is needed"),
+        ({**LLAMA, "hidden_size": 1e3}, "hidden_size is 1000.0; a count is needed"),
+        ({**LLAMA, "hidden_size": -1}, "hidden_size is -1; a count is needed"),
+        ({**LLAMA, "hidden_size": [0] * 99}, "hidden_size is .*…; a count is needed"),
+        ({**LLAMA, "head_dim": True}, "head_dim is True; a count is needed"),
         ({**LLAMA, "hidden_size": 65}, "no multiple of num_attention_heads"),
+        ({**LLAMA, "tie_word_embeddings": "no"}, "embeddings is 'no'; true or false is needed"),
+        ({**LLAMA, "attention_bias": 1}, "attention_bias is 1; true or false is needed"),
+        ({**LLAMA, "text_config": 5}, "text_config is 5; an object is needed"),
+        ({**LLAMA, "model_type": "gemma3", "layer_types": "local"}, "is 'local'; a list is needed"),
+        ({**LLAMA, "model_type": "mistral", "sliding_window": 1e400}, "is inf; a count is needed"),
+        ({**LLAMA, "num_key_value_heads": 3}, "^the .*heads 4 is no multiple of .*heads 3$"),
+        ({**LLAMA, "num_key_value_heads": 16}, "^the .*heads 4 is no multiple of .*heads 16$"),
+        ({**LLAMA, "num_key_value_heads": 0}, "^the .*heads 4 is no multiple of .*heads 0$"),
         ({**LLAMA, "num_attention_heads": 0}, "no multiple of num_attention_heads 0"),
         ({**LLAMA, "num_hidden_layers": 0}, "is no model"),
         ({"model_type": "llama"}, "has no hidden_size"),

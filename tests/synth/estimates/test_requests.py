@@ -8,7 +8,7 @@ import pytest
 import synth
 from synth.errors import SynthError
 from synth.estimates.calibrate import program_of, runs_of
-from synth.estimates.layout import Recompute, Sharding
+from synth.estimates.layout import Layout, Recompute, Sharding
 from synth.estimates.model_config import shape_of
 from synth.estimates.named import estimated, is_named
 from synth.estimates.published import published_runs, run_of
@@ -149,17 +149,27 @@ def test_bloom_names_its_sizes_in_either_way() -> None:
     assert short == shape_of(BLOOM | {"hidden_size": 14336, "n_head": 112}, "bloom")
 
 
+BERT = {
+    "model_type": "bert",
+    "hidden_size": 2560,
+    "num_hidden_layers": 64,
+    "intermediate_size": 10240,
+    "num_attention_heads": 64,
+    "vocab_size": 29056,
+    "max_position_embeddings": 512,
+}
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_sequences_are_not_longer_than_learned_positions(kind: str) -> None:
+    shape = shape_of(BERT | {"model_type": kind}, "b")
+    Layout(seq_len=512).check(shape)
+    with pytest.raises(SynthError, match=r"^b has learned positions of 512 tokens.* 513; give"):
+        Layout(seq_len=513).check(shape)
+
+
 def test_a_bert_is_an_encoder_with_biases_and_a_tied_head() -> None:
-    config = {
-        "model_type": "bert",
-        "hidden_size": 2560,
-        "num_hidden_layers": 64,
-        "intermediate_size": 10240,
-        "num_attention_heads": 64,
-        "vocab_size": 29056,
-        "max_position_embeddings": 512,
-    }
-    shape = shape_of(config, "bert-64")
+    shape = shape_of(BERT, "bert-64")
     assert (shape.head_dim, shape.causal, shape.tied, shape.gated) == (40, False, True, False)
     # 12 h² a layer, and embeddings; biases and norms are less than a thousandth.
     expected = 64 * 12 * 2560**2 + (29056 + 512) * 2560
