@@ -134,6 +134,15 @@ class Trial:
             return 2
         return int(self.problem.partition != problem.partition or self.is_fixed)
 
+    def is_of_same(self, other: "Trial") -> bool:
+        """Return True for trials of one placement on one partition, with the same choice of R."""
+        return (
+            not (self.is_fixed or other.is_fixed)
+            and (self.name, self.candidate.choice) == (other.name, other.candidate.choice)
+            and self.candidate.problem.partition == other.candidate.problem.partition
+            and self.problem.partition == other.problem.partition
+        )
+
     def take(self, found: Result) -> None:
         """Take the better schedule of a search, and the better bound on its partition."""
         self.seconds += found.wall_s

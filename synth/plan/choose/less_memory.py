@@ -15,6 +15,7 @@ from synth.plan.choose.judging import judged_result
 from synth.plan.choose.standings import Standings
 from synth.plan.recompute.layer_choice import without_layers
 from synth.plan.tuning import RACE
+from synth.schedule.rank_memory import exceeds_caps
 from synth.solver.evaluate.evaluate import evaluate
 from synth.solver.result import Result
 
@@ -44,6 +45,18 @@ def less_memory_trial(race: Standings, solve: Callable[[Candidate], Result]) -> 
     trial.found = judged_result(problem, evaluated, trial.lower_bound_us)
     trial.published = best.published
     return trial
+
+
+def fits_less_memory(race: Standings) -> bool:
+    """Return True if the best schedule fits the lower limit as well: memory hardly binds."""
+    best = race.best
+    if best is None or best.found is None:
+        return False
+    lower = _within_less(next(one for one in race.candidates if one.name == best.name))
+    peaks = best.found.peak_bytes
+    if lower is None or peaks is None:
+        return False
+    return not exceeds_caps(peaks, lower.problem.caps_bytes)
 
 
 def _within_less(candidate: Candidate) -> Candidate | None:

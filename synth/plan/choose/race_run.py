@@ -38,7 +38,7 @@ from synth.plan.choose.judging import (
     offloading_trial,
     repartitioned_trials,
 )
-from synth.plan.choose.less_memory import less_memory_trial
+from synth.plan.choose.less_memory import fits_less_memory, less_memory_trial
 from synth.plan.choose.listed_trials import ListedTrials
 from synth.plan.choose.partition_trials import PartitionTrials
 from synth.plan.choose.published import Pass
@@ -153,8 +153,7 @@ class _RaceRun:
             return self.stop.is_set() or self.clock.left_s(until_s) <= 0
 
         for trial in self.listed.all(should_stop, charge):
-            self.race.trials.append(trial)
-            self.announcer.announce_judged(trial)
+            self.announcer.announce_judged(self.race.add(trial))
             self.on_standings(self.race.copies())
 
     def _judge(
@@ -370,6 +369,8 @@ class _RaceRun:
         limit_s = RACE.less_memory_share_of_left * self.clock.left_s()
         if not self.options.tries_less_memory or limit_s < self.clock.least_s:
             return
+        if fits_less_memory(self.race):
+            return
         options = replace(self.options, time_limit_s=limit_s, tries_less_memory=False)
         given = self.profile, self.race.partitioning, replace(options, hint=None)
 
@@ -379,8 +380,7 @@ class _RaceRun:
 
         new = less_memory_trial(self.race, solve)
         if new is not None:
-            self.race.trials.append(new)
-            self.announcer.announce_judged(new)
+            self.announcer.announce_judged(self.race.add(new))
             self.on_standings(self.race.copies())
 
     def _try_further(self) -> bool:

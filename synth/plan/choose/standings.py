@@ -64,6 +64,20 @@ class Standings:
         self.queues[name].leave_out(problem, trial.lower_bound_us)
         return None
 
+    def add(self, new: Trial) -> Trial:
+        """Add a trial, or give its schedule to a trial of the same problem, which keeps its bound.
+
+        Returns:
+            The trial that is in the race.
+        """
+        for old in self.trials:
+            if old.is_of_same(new):
+                if rank_key(new.value_us) < rank_key(old.value_us):
+                    old.found, old.is_over = new.found, False
+                return old
+        self.trials.append(new)
+        return new
+
     # Results
 
     @property
@@ -224,6 +238,15 @@ class Standings:
             if not trial.is_impossible and (trial is best or not trial.is_fixed):
                 yield trial
 
+    def _share_bounds(self) -> None:
+        """Give all trials of the same problem the best of their bounds, with its certificate."""
+        for trial in self.trials:
+            same = [one for one in self.trials if one.is_of_same(trial) and not one.is_impossible]
+            if same and not trial.is_impossible:
+                best = max(same, key=lambda one: one.lower_bound_us)
+                if best.lower_bound_us > trial.lower_bound_us:
+                    trial.lower_bound_us, trial.certificate = best.lower_bound_us, best.certificate
+
     def answer(self, wall_s: float, *, is_interrupted: bool, is_over: bool) -> Ranking:
         """Return the best result, with the bound that holds for all.
 
@@ -231,6 +254,7 @@ class Standings:
             is_interrupted: the search was asked to stop.
             is_over: nothing was left to try.
         """
+        self._share_bounds()
         ranked = self._ranked()
         best = ranked[0].found  # the first trial always has a result
         assert best is not None

@@ -9,7 +9,7 @@ from synth.costs.partition_costs import partition_costs
 from synth.plan.choose import race_run
 from synth.plan.choose.candidates import Candidate, Partitioning, Trial
 from synth.plan.choose.judging import judged_result
-from synth.plan.choose.less_memory import less_memory_trial
+from synth.plan.choose.less_memory import fits_less_memory, less_memory_trial
 from synth.plan.choose.standings import Standings
 from synth.schedule.placements import placement
 from synth.solver.evaluate.evaluate import evaluate
@@ -75,6 +75,35 @@ def test_unequal_limits_keep_their_ratio() -> None:
     assert tried(race_with_serial((1000, 500)))[1] == [(861, 431)]
 
 
+def test_a_schedule_that_fits_less_memory_shows_that_memory_hardly_binds() -> None:
+    race = race_with_serial((1000, 1000))
+    assert race.best is not None and race.best.found is not None
+    peak = max(race.best.found.peak_bytes or ())
+    assert fits_less_memory(race)
+    assert not fits_less_memory(race_with_serial((peak, peak)))
+    assert not fits_less_memory(race_with_serial(None))
+
+
+def test_what_is_found_for_the_same_problem_keeps_the_bound_that_is_known() -> None:
+    race = race_with_serial((1000, 1000))
+    (known,) = race.trials
+    known.lower_bound_us += 1
+    new, _ = tried(race)
+    assert new is not None and race.add(new) is known
+    assert race.trials == [known]
+    assert known.value_us == new.value_us and known.lower_bound_us == new.lower_bound_us + 1
+
+
+def test_trials_of_the_same_problem_share_the_best_bound_in_the_answer() -> None:
+    race = race_with_serial((1000, 1000))
+    (known,) = race.trials
+    bound_us = known.lower_bound_us + 7
+    race.trials.append(replace(known, lower_bound_us=bound_us))
+    answer = race.answer(1.0, is_interrupted=False, is_over=False)
+    assert [trial.lower_bound_us for trial in answer.trials] == [bound_us] * 2
+    assert answer.result.lower_bound_us == bound_us
+
+
 def test_nothing_is_searched_without_a_limit_or_once_it_is_proven() -> None:
     assert tried(race_with_serial(None)) == (None, [])
     race = race_with_serial((1000, 1000))
@@ -96,6 +125,7 @@ def test_a_race_answers_with_it_unless_it_is_left_out(
         return found[-1]
 
     monkeypatch.setattr(race_run, "less_memory_trial", instead)
+    monkeypatch.setattr(race_run, "fits_less_memory", lambda race: False)
     options = replace(counted(1), tries_less_memory=tries)
     ended = race_run.solve_best_of([candidate((1000, 1000))], PROFILE, Partitioning.GIVEN, options)
     assert len(found) == tries
