@@ -133,9 +133,10 @@ class _RaceRun:
             self._repartition(until_s)
             self._start_from_published_cuts()
         self._start_from_lower_limits(self.clock.moment_s(RACE.lower_limits_share_of_left))
+        if race.partitioning != Partitioning.GIVEN:
+            self._list_schedules()
         if race.partitioning != Partitioning.SEARCHED:
             return
-        self._list_schedules()
         self._move_cuts()
         until_s = self.clock.moment_s(RACE.partitions_share_of_left)
         for new in self.partitions.first(until_s):
