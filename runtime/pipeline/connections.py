@@ -205,8 +205,19 @@ def _warm_up(
 def _look_ahead(
     parts: RankParts, most_ops: int, watched: WatchedReceives | None
 ) -> OutOfOrder | None:
+    """Return what chooses ops that run early; None: look-ahead is off.
+
+    Raises:
+        SynthError: a stage has sharded parameters. Their collectives pair up by order among
+            processes, each of which would choose for itself.
+    """
     if watched is None:
         return None
+    if any(type(p).__name__ == "DTensor" for s in parts.stages.values() for p in s.parameters()):
+        raise SynthError(
+            "look_ahead lets each process choose its order, and the collectives of sharded "
+            "parameters (DTensor) need the same order on all processes; leave look_ahead out"
+        )
     chooser = LookAhead(parts.lowered, parts.rank, most_ops, parts.cap_bytes)
     return OutOfOrder(chooser, parts.lowered.programs[parts.rank], watched)
 

@@ -17,9 +17,9 @@ def loss_call(model: nn.Module) -> Callable[[Any, Any], Tensor]:
     """Return a function of inputs and targets that runs the model and returns its loss.
 
     Inputs that are a tuple are positional arguments. A dictionary is one of keywords if the model
-    is of transformers, or if all its keys are parameters of `forward`. Others are one argument. A
-    model of transformers is called without labels and without a cache. Another gets the targets if
-    its `forward` has a parameter for them.
+    is of transformers, or if it has several keys, all parameters of `forward`. Others are one
+    argument. A model of transformers is called without labels and without a cache. Another gets the
+    targets if its `forward` has a parameter for them.
     What it returns is the loss, a scalar, or has one scalar in it if it got the targets; or it is
     the logits, of which the loss is the mean cross entropy, as in `nn.functional.cross_entropy`.
     """
@@ -75,7 +75,8 @@ def _call_of_anyone(model: nn.Module, inputs: Any, targets: Any) -> tuple[Any, b
 def _are_keywords(inputs: Mapping[Any, Any], parameters: Sequence[inspect.Parameter]) -> bool:
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     names = {p.name for p in parameters if p.kind in by_name}
-    return bool(inputs) and all(key in names for key in inputs)
+    # A single key may be the name under which a model takes dictionaries.
+    return len(inputs) > 1 and all(key in names for key in inputs)
 
 
 def _loss(model: nn.Module, output: Any, has_targets: bool, targets: Any) -> Tensor:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -321,9 +322,10 @@ def test_a_checkpoint_of_groups_is_one_of_single_processes_and_back(
     [
         ({"weights": {"weights_from": "w"}}, "with which --weights-from does not go together"),
         ({"weights": {"export_weights": "w"}}, "with which --export-weights does not go"),
+        ({"look_ahead": 2}, "with which --look-ahead does not go together"),
         ({"switches": {"post_validation": True}}, "with which post-validation does not go"),
     ],
-    ids=["weights-from", "export-weights", "post-validation"],
+    ids=["weights-from", "export-weights", "look-ahead", "post-validation"],
 )
 def test_what_groups_do_not_do_is_refused(
     llama: Profile, text: Path, more: dict[str, Any], message: str
@@ -334,6 +336,16 @@ def test_what_groups_do_not_do_is_refused(
     options = TrainOptions.model_validate({"data": text, **more})
     with pytest.raises(SynthError, match=message):
         mesh_of(plan, options)
+
+
+def test_sharded_stages_do_not_look_ahead() -> None:
+    from synth.runtime.pipeline.connections import _look_ahead
+
+    sharded: Tensor = torch.ones(1).as_subclass(type("DTensor", (Tensor,), {}))
+    parts: Any = SimpleNamespace(stages={0: SimpleNamespace(parameters=lambda: [sharded])})
+    watched: Any = object()
+    with pytest.raises(SynthError, match="need the same order on all processes"):
+        _look_ahead(parts, 2, watched)
 
 
 def test_a_function_that_divides_layers_needs_ranks_of_several_processes(
