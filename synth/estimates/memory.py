@@ -256,4 +256,5 @@ class MemoryOf:
             _BF16 * logits,
         )
         # A tied head has a copy of the matrix if it is on another rank than the embedding.
-        return self.states(shape.norm_parameters + matrix), held
+        own = shape.norm_parameters + shape.further_ends
+        return self.states(own + matrix), held
