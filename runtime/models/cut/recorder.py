@@ -353,7 +353,8 @@ class _Recorder(TorchFunctionMode):
                 return leaf
             raise SynthError(
                 f"{receiver} is given a {type(leaf).__name__} (at {line_run()}) that holds "
-                f"tensors, which cannot be followed: give tensors, tuples or dictionaries, or {WAY_OUT}"
+                f"tensors, which cannot be followed: give tensors, tuples or dictionaries, or "
+                f"{WAY_OUT}"
             )
         if id(leaf) in self._numbers:
             return TensorRef(self._numbers[id(leaf)])
