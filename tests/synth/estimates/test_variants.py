@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import synth
-from synth.costs.recomputed_layers import recomputed
+from synth.costs.recomputed_layers import recomputed, recomputing
 from synth.estimates.attention_memory import AttentionBytes
 from synth.estimates.collectives import collective_us
 from synth.estimates.device import device_of
@@ -21,7 +21,6 @@ from synth.estimates.op_times import parts_of
 from synth.estimates.ops import ExchangeKind, GroupExchange, Matmul, Role
 from synth.estimates.products import again, kept, products
 from synth.op_kinds import OpKind
-from synth.plan.recompute.layer_menu import recomputing
 from synth.profile.layer_profile import LayerProfile
 
 UNFUSED = Software(attention=AttentionKernel.UNFUSED)
