@@ -18,7 +18,7 @@ _BF16 = 2
 
 
 @dataclass(frozen=True)
-class Product:
+class LayerProduct:
     """A product of `tokens` rows with a matrix of n × k elements on one rank.
 
     Attributes:
@@ -36,7 +36,7 @@ class Product:
         return _BF16 * self.tokens * self.n
 
 
-def products(shape: ModelShape, layout: Layout, *, dense: bool) -> list[Product]:
+def products(shape: ModelShape, layout: Layout, *, dense: bool) -> list[LayerProduct]:
     """Return the products of a decoder layer.
 
     Args:
@@ -47,43 +47,43 @@ def products(shape: ModelShape, layout: Layout, *, dense: bool) -> list[Product]
     return [*_attention(shape, layout), *_mlp(shape, layout, dense=dense)]
 
 
-def kept(ordered: list[Product]) -> list[Product]:
+def kept(ordered: list[LayerProduct]) -> list[LayerProduct]:
     """Return those whose results are kept."""
     return ordered[::2]
 
 
-def again(ordered: list[Product]) -> list[Product]:
+def again(ordered: list[LayerProduct]) -> list[LayerProduct]:
     """Return those that B computes again, as far as it needs them."""
     return [each for each in ordered[1::2] if each.is_needed]
 
 
-def _attention(shape: ModelShape, layout: Layout) -> Iterator[Product]:
+def _attention(shape: ModelShape, layout: Layout) -> Iterator[LayerProduct]:
     tokens, ranks, hidden = layout.tokens, layout.tensor, shape.hidden
     query = shape.heads * shape.query_dim // ranks
     if (latent := shape.latent) is not None:
         if latent.query_rank:
-            yield Product(layout.sharded_tokens, latent.query_rank, hidden)
-        yield Product(tokens, query, latent.query_rank or hidden)
-        yield Product(layout.sharded_tokens, latent.key_value_rank + latent.rope, hidden)
+            yield LayerProduct(layout.sharded_tokens, latent.query_rank, hidden)
+        yield LayerProduct(tokens, query, latent.query_rank or hidden)
+        yield LayerProduct(layout.sharded_tokens, latent.key_value_rank + latent.rope, hidden)
         up = shape.heads * (latent.nope + latent.value) // ranks
-        yield Product(tokens, up, latent.key_value_rank)
+        yield LayerProduct(tokens, up, latent.key_value_rank)
     else:
         keys = max(1, shape.kv_heads // ranks) * shape.head_dim
-        yield Product(tokens, query, hidden)
-        yield Product(tokens, keys, hidden)
-        yield Product(tokens, keys, hidden)
-    yield Product(tokens, hidden, shape.heads * shape.value_dim // ranks)
+        yield LayerProduct(tokens, query, hidden)
+        yield LayerProduct(tokens, keys, hidden)
+        yield LayerProduct(tokens, keys, hidden)
+    yield LayerProduct(tokens, hidden, shape.heads * shape.value_dim // ranks)
 
 
-def _mlp(shape: ModelShape, layout: Layout, *, dense: bool) -> Iterator[Product]:
+def _mlp(shape: ModelShape, layout: Layout, *, dense: bool) -> Iterator[LayerProduct]:
     width, hidden = shape.ffn, shape.hidden
     if not dense and (experts := shape.experts) is not None:
         own = layout.tokens / layout.tensor
-        yield Product(own, experts.count, hidden)
+        yield LayerProduct(own, experts.count, hidden)
         width = experts.shared_ffn
     if not width:
         return
     inner = width // layout.tensor
     for _ in range(2 if shape.gated else 1):
-        yield Product(layout.tokens, inner, hidden)
-    yield Product(layout.tokens, hidden, inner, is_needed=False)
+        yield LayerProduct(layout.tokens, inner, hidden)
+    yield LayerProduct(layout.tokens, hidden, inner, is_needed=False)
