@@ -107,7 +107,7 @@ def simulate(lowered: Lowered) -> Timeline:
 
 
 def _find_cycle(edges: Edges, waiting: list[int]) -> list[int]:
-    """Follow blocked predecessors back, the first of each, from a blocked node until one repeats."""
+    """Follow the first blocked predecessor of each, from a blocked node until one repeats."""
     is_blocked = np.array(waiting) > 0
     among = is_blocked[edges.before] & is_blocked[edges.after]
     awaited = np.zeros(len(waiting), dtype=np.int64)
