@@ -144,6 +144,7 @@ def _bubbles() -> Iterator[Row]:
 def _memory() -> Iterator[Row]:
     long = [(d, n) for d, n in _ANY if n >= 2 * d]
     two_units = [(d, n) for d, n in _EVEN if n == 2 * d and d > 2]
+    doubled = [(d, n) for d, n in _EVEN if n >= 2 * d]
     steady = [(d, n * d) for d in range(2, 9) for n in (3, 6)]
     once: Form = lambda d, n: 1  # noqa: E731
     twice: Form = lambda d, n: 2  # noqa: E731
@@ -162,7 +163,9 @@ def _memory() -> Iterator[Row]:
         ("bitpipe:1: traffic over 1f1b's", _EVEN, _over_1f1b(sent, "bitpipe:1"), twice),
         ("bitpipe:1,early: activations", two_units, partial(held, "bitpipe:1,early"),
          lambda d, n: Fraction(3 * d - 3, 2)),
-        ("mixpipe: activations, N ≥ 2D", [(d, n) for d, n in _EVEN if n >= 2 * d],
+        ("chimera:doubling: activations, N ≥ 2D", doubled,
+         partial(held, "chimera:doubling"), lambda d, n: 2 * d),
+        ("mixpipe: activations, N ≥ 2D", doubled,
          partial(held, "mixpipe"), lambda d, n: Fraction(3 * d - 2, 2)),
         ("pipedream: versions", steady, partial(versions, "pipedream"),
          lambda d, n: [d - s for s in range(d)]),
