@@ -11,6 +11,7 @@ from synth.schedule.ops import Op, ValueKind
 from ..base.current_micro_batch import CurrentMicroBatch, running
 from ..base.rank_context import RankContext
 from ..gradients.copies_and_ties import Reducer
+from .pair_streams import PairStreams
 from .rank_handlers import RankHandlers
 
 Run = Callable[[], None]
@@ -43,7 +44,9 @@ class InstructionCompiler:
         self._reads, self._clock = context.lowered.effects.reads, context.clock
         self._reducer = reducer
         self._slots, self._table = context.slots, context.table
-        self._device = context.device
+        self._device, overlapped = context.device, context.lowered.schedule.overlapped
+        is_at_once = context.device.type == "cuda" and not overlapped.isdisjoint(context.ops)
+        self._streams = PairStreams(context.ops, overlapped, context.device) if is_at_once else None
         self._weight_passing, self._versions = handlers.weight_passing, handlers.versions
         self._transfers, self._updates = handlers.transfers, handlers.updates
         ops, moves = handlers.ops, handlers.moves
@@ -103,7 +106,10 @@ class InstructionCompiler:
             work = self._weight_passing.running(op, work)
         if self._versions is not None:
             work = self._versions.running(op, work)
-        return self._updates.after(op, partial(self._compute, op, arrivals, work))
+        run = partial(self._compute, op, arrivals, work)
+        if self._streams is not None:
+            run = self._streams.running(op, run)
+        return self._updates.after(op, run)
 
     def _for_micro_batch(self, microbatch: int, work: Run) -> None:
         with running(CurrentMicroBatch(microbatch, self._table.terms, self._device)):

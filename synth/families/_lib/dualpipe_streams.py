@@ -73,9 +73,9 @@ def pairs(setting: Setting, programs: Programs) -> frozenset[Op]:
     plain = Schedule(setting.placement, setting.num_micro_batches, made)
     return min(
         (released, everywhere),
-        key=lambda found: simulate(
-            lower(replace(plain, overlapped=found), setting.costs)
-        ).makespan_us,
+        key=lambda found: (
+            simulate(lower(replace(plain, overlapped=found), setting.costs)).makespan_us
+        ),
     )
 
 

@@ -16,7 +16,7 @@ from synth.schedule.ops import Op
 def overlaps(setting: Setting) -> bool:
     """True if F and BW are to run at once, and the time of that is known to be shorter."""
     is_known = any(stage.hidden_us for stage in setting.costs.stages)
-    return setting.options[PAIRS.name] != PAIRS.default and is_known
+    return setting.options.get(PAIRS.name, PAIRS.default) != PAIRS.default and is_known
 
 
 def before_backwards(setting: Setting, programs: Programs) -> frozenset[Op]:
