@@ -302,6 +302,11 @@ class Profile(Displayed, FileRecord):
                 yield tied, within
 
     @property
+    def has_pairs(self) -> bool:
+        """True if the time of F and BW at once is known of a layer."""
+        return any(self.layer_profile(i).pair_us for i in range(len(self.layers)))
+
+    @property
     def flops(self) -> ModelFlops | None:
         """The FLOPs of a micro-batch; None: those of a layer are not known, or there are none."""
         forwards = [self.layer_profile(i).forward_flops for i in range(len(self.layers))]

@@ -32,7 +32,7 @@ def work(schedule_path: Path, request: ImportRequest) -> None:
     profile = load_profile(request.profile, request.link)
     text = read_text(schedule_path, "a CSV of actions such as 0F0")
     schedule, notes = read_torch_csv(text, schedule_path.stem)
-    if schedule.overlapped and not any(each.pair_us for each in profile.layer_profiles.values()):
+    if schedule.overlapped and not profile.has_pairs:
         schedule = schedule.one_after_the_other
         notes = (*notes, _APART)
     where = schedule.placement

@@ -94,7 +94,9 @@ def test_memory_is_freed_after_its_uses_on_other_streams(before: list[Entry], fa
 def test_freed_memory_may_still_be_used_until_its_stream_gets_it_again() -> None:
     trace = [Allocated(9, COMPUTE), reads(), Recorded(EVENT, OTHER), Freed(HOST, 9)]
     assert len(check([*trace, Allocated(8, COMPUTE), Awaited(COMPUTE, EVENT)])) == 1
-    assert check([*trace, Allocated(8, OTHER), Awaited(COMPUTE, EVENT), Allocated(7, COMPUTE)]) == []
+    assert (
+        check([*trace, Allocated(8, OTHER), Awaited(COMPUTE, EVENT), Allocated(7, COMPUTE)]) == []
+    )
 
 
 def test_the_host_may_wait_outside_of_steps() -> None:
