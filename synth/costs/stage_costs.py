@@ -30,8 +30,9 @@ class StageCosts(Record):
     Where there is nothing to add them to before W, B leaves them for W; see
     `Costs.with_early_gradients`. 0 in files before version 9.
 
-    `hidden_us` is the time by which F and BW of two micro-batches are shorter at once than one after
-    the other; 0 if it is not known, as in files before version 13. Of two stages the smaller counts.
+    `hidden_us` is the time by which F and BW of two micro-batches are shorter at once than one
+    after the other; 0 if it is not known, as in files before version 13. Of two stages the smaller
+    counts.
 
     `output_gradient_bytes` None are as many as `output_bytes`, as in files before version 10.
     """

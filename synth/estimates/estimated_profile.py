@@ -281,10 +281,10 @@ class Estimator:
         return _Part(layer if is_full else self._with_pair(kind, layer, work), parts)
 
     def _with_pair(self, kind: str, layer: LayerProfile, work: Work) -> LayerProfile:
-        """Add the time of F and BW at once, during which each computes beside the other's exchange.
+        """Add the time of F and BW at once: each computes beside the other's exchange.
 
-        Only the exchange of experts is hidden so (DeepSeek-AI 2024, arXiv 2412.19437, figure 4), and
-        no more of it than there is to compute. The host launches the kernels of both.
+        Only the exchange of experts is hidden so (DeepSeek-AI 2024, arXiv 2412.19437, figure 4),
+        and no more of it than there is to compute. The host launches the kernels of both.
         """
         forward_us, backward_us = (layer.time_us[op].median_us for op in (OpKind.F, OpKind.BW))
         to_hide = self._expert_exchange_us(work, Role.F), self._expert_exchange_us(work, Role.B)

@@ -165,7 +165,7 @@ class LayerProfile(Record):
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what is as in earlier versions: no gradient of another size, variants or pair."""
+        """Leave out what is as in earlier versions, without variants and pairs."""
         fields: dict[str, Any] = handler(self)
         if self.output_gradient_bytes is None:
             fields.pop("output_gradient_bytes", None)

@@ -126,8 +126,8 @@ class Profile(Displayed, FileRecord):
     Version 2 added the function that makes the inputs, and times that are plain numbers. Version 3
     added the FLOPs of layers and the peak FLOP/s of the device, version 4 the gradients of outputs,
     version 5 tied parameters, version 6 how estimated numbers were computed, and ranks of unequal
-    speed, version 7 variants of layers of which B computes a part again, version 8 the time of F and
-    BW of two micro-batches at once.
+    speed, version 7 variants of layers of which B computes a part again, version 8 the time of F
+    and BW of two micro-batches at once.
     """
 
     FORMAT: ClassVar[str] = "synth-profile"

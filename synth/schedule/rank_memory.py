@@ -4,8 +4,8 @@ The bytes of a stage's ops are fields of `synth.costs`, added up over layers by
 `synth.costs.partition_costs`; the values that ops make are in `lowering/effects`.
 
 While an op runs, the level is the bytes alive at its start plus the op's measured rise. After it,
-the level is the bytes alive then. While F and BW run at once it is raised by both. Receive buffers count from their posting, and sent values until
-the send has been waited for.
+the level is the bytes alive then. While F and BW run at once it is raised by both. Receive buffers
+count from their posting, and sent values until the send has been waited for.
 """
 
 from collections.abc import Sequence

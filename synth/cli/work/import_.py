@@ -15,8 +15,8 @@ from synth.records.safe_read import read_text
 from synth.schedule.files.plan_file import Plan, check_replaceable
 
 _APART = (
-    "F and B that run at once (OVERLAP_F_B) run one after the other in the plan, because the profile "
-    "has no time of both at once (pair_us)"
+    "F and B that run at once (OVERLAP_F_B) run one after the other in the plan, because the "
+    "profile has no time of both at once (pair_us)"
 )
 
 

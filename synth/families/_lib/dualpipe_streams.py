@@ -2,8 +2,8 @@
 
 A rank runs two streams of micro-batches. The near stream enters at the rank's own end of a row of
 `length` ranks, along which the far stream returns. Backwards are fused (BW) in the middle, where
-the paper overlaps the F of one stream with the backward of the other (`pairs`). At both ends B and W are
-separate, so that B is sent on early and W fills the gap.
+the paper overlaps the F of one stream with the backward of the other (`pairs`). At both ends B and
+W are separate, so that B is sent on early and W fills the gap.
 """
 
 from collections.abc import Callable, Set

@@ -56,8 +56,8 @@ class Plan(Displayed, FileRecord):
     FLOPs of a micro-batch, version 8 programs that write a part which is repeated once, version 9
     ranks of backwards, and the gradients that B computes itself, version 10 the gradients of
     outputs, which frozen layers do not get, version 11 tied parameters of several stages, version
-    12 ranks that are groups of devices, and the policies under which layers are recomputed in part,
-    version 13 F and BW of two micro-batches that run at once (`&` between two ops).
+    12 ranks that are groups of devices, and the policies under which layers are recomputed in
+    part, version 13 F and BW of two micro-batches that run at once (`&` between two ops).
     """
 
     FORMAT: ClassVar[str] = "synth-schedule"
@@ -119,8 +119,8 @@ class Plan(Displayed, FileRecord):
     programs: tuple[str, ...] = Field(
         min_length=1,
         description="one line of ops per rank; [F0.1 BW0.0 STEP0]*9+1/1 is a part that runs 9 "
-        "times, the numbers of micro-batches and of updates larger by 1 each time; F0.3&BW1.1 are F "
-        "and BW that run at once",
+        "times, the numbers of micro-batches and of updates larger by 1 each time; F0.3&BW1.1 are "
+        "F and BW that run at once",
     )
 
     @model_validator(mode="after")

@@ -158,19 +158,19 @@ def test_copies_of_pinned_memory_and_scalars_do_not_wait() -> None:
 
 def test_a_thread_begins_on_the_first_device_and_its_calls_are_recorded() -> None:
     def run(device: torch.device) -> None:
-        x, found = torch.ones(4, device=device), list[int]()
+        held, found = [torch.ones(4, device=device)], list[int]()
         side = torch.cuda.Stream(device)
 
         def work() -> None:
             found.append(torch.cuda.current_device())
             with torch.cuda.stream(side):
-                x.add_(1)
+                held[0].add_(1)
 
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()
         assert found == [0]
-        del x
+        held.clear()
         torch.ones(4, device=device)  # which may get its memory
 
     meets, frees = on_fake(run)

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-
 import pytest
 
 from synth.costs.costs import uniform_costs

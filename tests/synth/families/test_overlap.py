@@ -1,4 +1,4 @@
-"""Families whose F and BW run at once: the closed forms of their papers, and what they are without."""
+"""Families whose F and BW run at once: the closed forms of their papers."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -69,8 +69,7 @@ def before_backwards(schedule: Schedule) -> Iterator[Op]:
 def test_the_bubble_is_the_one_of_the_papers_table(name: str) -> None:
     """(PP/2 − 1) (F&B + B − 3W) of DeepSeek-V3 (arXiv 2412.19437, table 2), B the whole backward.
 
-    It holds for W ≤ B of the input, as the zero-bubble papers assume, too. DualPipeV has it with half
-    as many ranks.
+    It holds where W takes no longer than B of the input. DualPipeV has it with half as many ranks.
     """
     half = 2 if name.startswith("dualpipe:") else 1
     num_cases = 0

@@ -196,5 +196,5 @@ def test_a_line_keeps_its_pairs() -> None:
 
 @pytest.mark.parametrize("token", ["F0.0&", "&F0.0", "F0.0&&BW0.1"])
 def test_a_pair_without_two_ops_is_refused(token: str) -> None:
-    with pytest.raises(ScheduleError, match="rank 0, op . is not understood|op '' is not"):
+    with pytest.raises(ScheduleError, match="op '' is not understood"):
         parse_programs([token])
