@@ -114,7 +114,7 @@ class InstructionCompiler:
             work = self._weight_passing.running(op, work)
         if self._versions is not None:
             work = self._versions.running(op, work)
-        run = partial(self._compute, op, arrivals, work)
+        run: Run = partial(self._compute, op, arrivals, work)
         if self._streams is not None:
             run = self._streams.running(op, run)
         return self._updates.after(op, run)

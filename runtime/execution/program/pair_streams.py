@@ -12,13 +12,14 @@ the frees of a pair behind its second op.
 
 from collections.abc import Callable, Sequence, Set
 from itertools import pairwise
+from typing import Any
 
 import torch
 
 from synth.schedule.arrays import Cell
 from synth.schedule.ops import Op
 
-_Run = Callable[[], None]
+_Run = Callable[[], Any]
 
 
 class PairStreams:
@@ -35,7 +36,7 @@ class PairStreams:
         self._device, self._firsts = device, overlapped
         self._seconds = {after for op, after in pairwise(ops) if op in overlapped}
         self._cells = cells_beside(ops, overlapped)
-        self._beside = torch.cuda.Stream(device)
+        self._beside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._begun: torch.cuda.Event | None = None
 
     def running(self, op: Op, run: _Run) -> _Run:
