@@ -109,7 +109,7 @@ def compare(
     if names is None:
         names = variants_for(question.num_ranks, len(question.profile.layers))
         if question.profile.has_pairs:
-            names += overlapping(names)
+            names = [*names, *overlapping(names)]
     _check_size(question)
     names = tuple(dict.fromkeys(map(current_name, names)))
     searches = tuple(dict.fromkeys(searches))
