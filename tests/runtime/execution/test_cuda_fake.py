@@ -86,13 +86,13 @@ def test_a_wait_reaches_through_a_third_stream() -> None:
     ],
 )
 def test_memory_is_freed_after_its_uses_on_other_streams(before: list[Entry], faults: int) -> None:
-    trace = [Allocated(9, COMPUTE), reads(), *before, Freed(HOST, 9)]
+    trace: list[Entry] = [Allocated(9, COMPUTE), reads(), *before, Freed(HOST, 9)]
     assert check(trace) == []  # nobody has it again
     assert len(check([*trace, Allocated(8, COMPUTE)])) == faults
 
 
 def test_freed_memory_may_still_be_used_until_its_stream_gets_it_again() -> None:
-    trace = [Allocated(9, COMPUTE), reads(), Recorded(EVENT, OTHER), Freed(HOST, 9)]
+    trace: list[Entry] = [Allocated(9, COMPUTE), reads(), Recorded(EVENT, OTHER), Freed(HOST, 9)]
     assert len(check([*trace, Allocated(8, COMPUTE), Awaited(COMPUTE, EVENT)])) == 1
     assert (
         check([*trace, Allocated(8, OTHER), Awaited(COMPUTE, EVENT), Allocated(7, COMPUTE)]) == []
