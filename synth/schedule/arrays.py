@@ -146,11 +146,11 @@ class OpArrays:
 
     def begins_of_pairs(self, node: IntArray) -> IntArray:
         """The nodes, those of a BW that runs at once with an F replaced by the F's."""
-        return node - np.isin(node, self.overlapped + 1)
+        return node - np.isin(node, self.overlapped + 1) if len(self.overlapped) else node
 
     def ends_of_pairs(self, node: IntArray) -> IntArray:
         """The nodes, those of an F that runs at once with a BW replaced by the BW's."""
-        return node + np.isin(node, self.overlapped)
+        return node + np.isin(node, self.overlapped) if len(self.overlapped) else node
 
     @cached_property
     def of_step(self) -> Flags:
