@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import synth
+from synth.costs.recomputation import Recomputation
 from synth.costs.recomputed_layers import recomputed, recomputing
 from synth.estimates.attention_memory import AttentionBytes
 from synth.estimates.collectives import collective_us
@@ -20,8 +21,13 @@ from synth.estimates.model_shape import ModelShape, gpt
 from synth.estimates.op_times import parts_of
 from synth.estimates.ops import ExchangeKind, GroupExchange, Matmul, Role
 from synth.estimates.products import again, kept, products
+from synth.objective import Objective
 from synth.op_kinds import OpKind
+from synth.plan.published.family_searches import FamilySearches
+from synth.plan.published.order_scores import Judge
 from synth.profile.layer_profile import LayerProfile
+from synth.schedule.placements import placement
+from synth.schedule.recomputation_rules import MEGATRON, RecomputationMenu
 
 UNFUSED = Software(attention=AttentionKernel.UNFUSED)
 LLAMA = model_of("llama3-8b")
@@ -213,3 +219,18 @@ def test_factors_scale_what_is_computed_again() -> None:
         for x in (1.0, 2.0)
     )
     assert slower.recompute_us == pytest.approx(2 * plain.recompute_us)
+
+
+@pytest.mark.parametrize("menu", [MEGATRON, None])
+def test_published_schedules_are_tried_under_a_policy(menu: RecomputationMenu | None) -> None:
+    """With many scores beside few others the policy frees most, and adds the least work."""
+    shape = gpt("g", layers=24, hidden=6144, heads=64, vocab=51200)
+    layout = Layout(seq_len=2048, micro_batch_size=4, tensor=8)
+    program = software_of("megatron-2021")
+    profile = Estimator(shape, device_of("a100"), layout, program).profile(variants=True)
+    caps, where = (18 * 10**9,) * 4, placement("linear", 4)
+    judge = Judge(Objective.MAKESPAN, caps)
+    search = FamilySearches(profile, 8, judge, menu=menu).of("1f1b", where)
+    found = search.with_layers(search.plain())
+    assert found is not None and max(found.peaks_bytes) <= caps[0]
+    assert found.recomputed_layers == Recomputation(dict.fromkeys(range(1, 25), "selective"))
