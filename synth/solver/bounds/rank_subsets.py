@@ -288,10 +288,11 @@ def model_of(
 def _add_caps_in_flight(ops: OpVariables) -> None:
     """Let F's wait for B's where memory requires it; this follows from the limit, and propagates.
 
-    The caps are proven in `instance.in_flight`.
+    The caps are proven in `instance.in_flight`. Where a rank holds one stage, all its memory is
+    such precedences already.
     """
     for copy, freed, most in in_flight_caps(ops.instance):
-        if copy in ops.copies:
+        if copy in ops.copies and not ops.instance.is_alone(copy):
             for k in range(most, ops.instance[copy].num_micro_batches):
                 ops.cp.add(ops.start[copy, OpIndex(F, k)] >= ops.end(freed, OpIndex(B, k - most)))
 
