@@ -43,13 +43,13 @@ def in_flight_caps(instance: Instance) -> list[InFlightCap]:
 
 
 def _caps_of(instance: Instance, rank: int) -> Iterator[InFlightCap]:
-    headroom, held = instance.headroom_bytes[rank], instance.held[rank]
+    headroom, (first, *others) = instance.headroom_bytes[rank], instance.held[rank]
     if headroom is None:
         return
-    if len(held) == 1:
-        most = instance.most_forwards(held[0])
-        if most < instance[held[0]].num_micro_batches:
-            yield InFlightCap(held[0], held[0], most)
+    if not others:
+        most = instance.most_forwards(first)
+        if most < instance[first].num_micro_batches:
+            yield InFlightCap(first, first, most)
         return
     for chain in instance.chains(rank):
         held = _held_bytes(instance, chain)
