@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from synth.families import placements_for
-from synth.plan.recompute.attempts import Attempts
+from synth.plan.recompute.attempts import ChoiceAttempts
 from synth.plan.recompute.choice import Choice
 from synth.schedule.files.certificate import Certificate
 from synth.schedule.model import Placement
@@ -91,7 +91,7 @@ class Trial:
     is_fixed: bool = False
     certificate: Certificate | None = None
     least_bytes: int | None = None
-    attempts: Attempts = field(default_factory=Attempts)
+    attempts: ChoiceAttempts = field(default_factory=ChoiceAttempts)
 
     @property
     def name(self) -> str:

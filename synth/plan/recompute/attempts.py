@@ -11,7 +11,7 @@ from synth.solver.problem import Problem
 from synth.solver.result import Result
 
 
-class Choice(NamedTuple):
+class ChoiceKey(NamedTuple):
     """What is recomputed, within B and by R, and on which partition."""
 
     partition: tuple[int, ...] | None
@@ -24,7 +24,7 @@ class Choice(NamedTuple):
         return cls(problem.partition, problem.recomputed_layers, stages)
 
 
-class Attempt(NamedTuple):
+class ChoiceAttempt(NamedTuple):
     """Result on a partition with some stages recomputing; the problem says which layers are."""
 
     problem: Problem
@@ -51,12 +51,12 @@ class Attempt(NamedTuple):
         return cls(problem, stages, result)
 
     @property
-    def choice(self) -> Choice:
+    def choice(self) -> ChoiceKey:
         """What is recomputed."""
-        return Choice.of(self.problem, self.stages)
+        return ChoiceKey.of(self.problem, self.stages)
 
 
-class Attempts:
+class ChoiceAttempts:
     """The best attempt of each choice, from which a later search on the problem goes on.
 
     Attributes:
@@ -64,15 +64,15 @@ class Attempts:
     """
 
     def __init__(self) -> None:
-        self._by_choice: dict[Choice, Attempt] = {}
+        self._by_choice: dict[ChoiceKey, ChoiceAttempt] = {}
         self.proof: ChoiceProof | None = None
 
     @property
-    def best(self) -> Attempt | None:
+    def best(self) -> ChoiceAttempt | None:
         """The attempt with the best value; of equals the first one."""
         return next(iter(self._ranked()), None)
 
-    def near(self) -> list[Attempt]:
+    def near(self) -> list[ChoiceAttempt]:
         """Return the best few attempts whose values are near the best; any if there is no value."""
         ranked = self._ranked()
         least_us = ranked[0].found.value_us if ranked else None
@@ -82,15 +82,15 @@ class Attempts:
             ranked = [one for one, us in values if us is not None and us <= most_us]
         return ranked[: RECOMPUTE_TRIALS.few]
 
-    def of(self, problem: Problem, stages: tuple[int, ...]) -> Attempt | None:
+    def of(self, problem: Problem, stages: tuple[int, ...]) -> ChoiceAttempt | None:
         """Return the attempt with a choice, if there is one."""
-        return self._by_choice.get(Choice.of(problem, stages))
+        return self._by_choice.get(ChoiceKey.of(problem, stages))
 
-    def take(self, new: Attempt) -> None:
+    def take(self, new: ChoiceAttempt) -> None:
         """Keep an attempt unless that choice has a better one."""
         old = self._by_choice.get(new.choice)
         if old is None or rank_key(new.found.value_us) <= rank_key(old.found.value_us):
             self._by_choice[new.choice] = new
 
-    def _ranked(self) -> list[Attempt]:
+    def _ranked(self) -> list[ChoiceAttempt]:
         return sorted(self._by_choice.values(), key=lambda one: rank_key(one.found.value_us))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from synth.costs.merged_recomputation import merged
 from synth.op_kinds import OpKind
-from synth.plan.recompute.attempts import Attempts
+from synth.plan.recompute.attempts import ChoiceAttempts
 from synth.plan.recompute.choice_search import solve_choosing
 from synth.plan.recompute.given_stages import (
     least_needed_bytes,
@@ -51,7 +51,7 @@ def solve_with(
     options: SolveOptions | None = None,
     on_improvement: OnImprovement | None = None,
     stop: threading.Event | None = None,
-    attempts: Attempts | None = None,
+    attempts: ChoiceAttempts | None = None,
 ) -> Result:
     """Solve with the given stages recomputing.
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from synth.costs.recomputation import NOT_RECOMPUTED
-from synth.plan.recompute.attempts import Attempt, Attempts, Choice
+from synth.plan.recompute.attempts import ChoiceAttempt, ChoiceAttempts, ChoiceKey
 from synth.plan.recompute.choice_moves import moved_within
 from synth.plan.recompute.choice_proof import CERTIFICATE, ChoiceProof
 from synth.plan.recompute.given_stages import solve_recomputing, without_schedule
@@ -47,7 +47,7 @@ def solve_choosing(
     options: SolveOptions | None = None,
     on_improvement: OnImprovement | None = None,
     stop: threading.Event | None = None,
-    attempts: Attempts | None = None,
+    attempts: ChoiceAttempts | None = None,
 ) -> Result:
     """Choose layers, or a number of first stages, to recompute, and solve with these.
 
@@ -85,7 +85,7 @@ class ChoiceSearch:
         on_improvement: OnImprovement | None = None,
         stop: threading.Event | None = None,
         repartition: Repartition = lambda problem: None,
-        attempts: Attempts | None = None,
+        attempts: ChoiceAttempts | None = None,
     ) -> None:
         """Begin the time limit.
 
@@ -104,7 +104,7 @@ class ChoiceSearch:
         self.on_improvement, self.clock = on_improvement, self.options.clock(stop)
         self.so_far = BestSoFar(on_improvement)
         self.stop = self.clock.stop
-        self.attempts = attempts or Attempts()
+        self.attempts = attempts or ChoiceAttempts()
         self.baselines: tuple[Baseline, ...] = ()
         self.searched_s = 0.0
         self.further: list[Problem] = []
@@ -213,7 +213,7 @@ class ChoiceSearch:
             options = options.going_on_from(start.found)
         found = solve_recomputing(problem, stages, options, self._tell(problem), self.stop)
         self.baselines = self.baselines or found.baselines
-        self.attempts.take(Attempt(problem, stages, found))
+        self.attempts.take(ChoiceAttempt(problem, stages, found))
 
     def _move(self) -> bool:
         """Move stages to other choices under the best order; return True if that was better."""
@@ -230,7 +230,7 @@ class ChoiceSearch:
         self, problem: Problem, stages: tuple[int, ...], found: EvaluatedSchedule
     ) -> None:
         """Take a schedule that no search found, and announce it."""
-        attempt = Attempt.judged(problem, stages, found, self._bound_us(problem))
+        attempt = ChoiceAttempt.judged(problem, stages, found, self._bound_us(problem))
         self.attempts.take(attempt)
         incumbent = attempt.found.as_incumbent()
         assert incumbent is not None
@@ -260,7 +260,7 @@ class ChoiceSearch:
             ended.watch(ProvenBound(proof.bound_us, CERTIFICATE))
         if proof.is_decided:
             self._finish(options, limit_s, self.stop)
-            if self.attempts.best.choice == Choice(self.problem.partition, NOT_RECOMPUTED, ()):
+            if self.attempts.best.choice == ChoiceKey(self.problem.partition, NOT_RECOMPUTED, ()):
                 ended.watch(ProvenBound(self.attempts.best.found.lower_bound_us, CERTIFICATE))
             return
         if options.deterministic or options.num_workers == 1:
@@ -325,7 +325,7 @@ class ChoiceSearch:
         self.clock.grant(left_s)
         last = replace(options, time_limit_s=left_s).going_on_from(found)
         longer = solve_recomputing(problem, stages, last, self._tell(problem), stop)
-        self.attempts.take(Attempt(problem, stages, longer))
+        self.attempts.take(ChoiceAttempt(problem, stages, longer))
         return longer.stopped_by
 
     def _try_further(self, until_s: float, stop: threading.Event) -> None:

@@ -14,7 +14,7 @@ from synth.costs.partition_costs import partition_costs
 from synth.costs.recomputation import Recomputation
 from synth.costs.recomputed_layers import recomputing
 from synth.plan.partition.balance import balance
-from synth.plan.recompute.attempts import Attempts
+from synth.plan.recompute.attempts import ChoiceAttempts
 from synth.plan.recompute.choice import Choice, solve_with
 from synth.plan.recompute.choice_search import ChoiceSearch
 from synth.plan.tuning import REPARTITION
@@ -34,7 +34,7 @@ def solve_repartitioning(
     options: SolveOptions | None = None,
     on_improvement: OnImprovement | None = None,
     stop: threading.Event | None = None,
-    attempts: Attempts | None = None,
+    attempts: ChoiceAttempts | None = None,
 ) -> Result:
     """Solve with stages recomputing, on the given partition or on one made for these stages.
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from synth.costs.merged_recomputation import merged
 from synth.op_kinds import OpKind
-from synth.plan.recompute.attempts import Choice
+from synth.plan.recompute.attempts import ChoiceKey
 from synth.plan.recompute.layer_choice import with_layers
 from synth.plan.recompute.stages import bounds, recomputed
 from synth.plan.tuning import RECOMPUTE_TRIALS
@@ -52,7 +52,7 @@ def choices_tried(
     for count in counts_tried(problem, max(2, min(most_counts, most + 1 - len(found)))):
         stages = tuple(range(count))
         found.append((partitions(stages)[0], stages))
-    distinct = list({Choice.of(*one): one for one in found}.values())
+    distinct = list({ChoiceKey.of(*one): one for one in found}.values())
     possible = [one for one in distinct if _may_fit(*one)]
     return (possible or distinct)[:most]
 
