@@ -127,21 +127,28 @@ class ChoiceSearch:
         return self._result()
 
     def _try_all(self, brief: SolveOptions) -> None:
-        """Give every choice a trial, or the first ones if there is no time for more."""
+        """Give every choice a trial, or as many as there is time for once a schedule is known."""
         layered = self._with_layers(self.problem)
         share_s = RECOMPUTE_TRIALS.share_of_limit * self.options.time_limit_s
         left_s = max(0.0, share_s - self.searched_s)
         most = most_trials(self.problem, left_s)
-        if most == 1 and self.attempts.best is not None:  # all the time is for its order
+        if most == 1 and self._has_schedule:  # all the time is for its order
             return
         choices = choices_tried(self.problem, self.options, layered, self._partitions, most)
-        trials = len(choices) + num_partitions(choices, self._partitions)
+        trials = min(most, len(choices)) + num_partitions(choices[:most], self._partitions)
         brief = replace(brief, time_limit_s=left_s / trials)
-        for problem, stages in choices:
+        for place, (problem, stages) in enumerate(choices):
+            if place >= most and self._has_schedule:
+                break
             self._try(problem, stages, brief)
         if most > len(choices):
             self._try_partitions(brief)
         self.clock.grant(share_s)
+
+    @property
+    def _has_schedule(self) -> bool:
+        best = self.attempts.best
+        return best is not None and best.found.schedule is not None
 
     def _try_hint(self) -> None:
         """Take the hint as it is, with its choice, if it fits."""

@@ -34,7 +34,7 @@ def choices_tried(
     partitions: Partitions,
     most: int,
 ) -> list[Chosen]:
-    """Return at most so many choices to try, those first that are best most often.
+    """Return the choices to try, those first that are best most often.
 
     Those that cannot fit, by closed forms, are left out, unless nothing can.
 
@@ -43,18 +43,19 @@ def choices_tried(
         options: with the hint.
         layered: the problem with the best choices of layers.
         partitions: returns the problems to try where some stages recompute.
-        most: the number of trials for which there is time.
+        most: the number of trials for which there is time; the first ones are spread evenly.
     """
     found = [] if options.hint is None else [hinted(problem, options)]
     found += [(one, ()) for one in (problem, *layered)]
     beside = RECOMPUTE_TRIALS.most_counts_beside_layers
     most_counts = beside if layered else RECOMPUTE_TRIALS.most_counts
-    for count in counts_tried(problem, max(2, min(most_counts, most + 1 - len(found)))):
+    few = counts_tried(problem, max(2, min(most_counts, most + 1 - len(found))))
+    for count in dict.fromkeys((*few, *counts_tried(problem, most_counts))):
         stages = tuple(range(count))
         found.append((partitions(stages)[0], stages))
     distinct = list({ChoiceKey.of(*one): one for one in found}.values())
     possible = [one for one in distinct if _may_fit(*one)]
-    return (possible or distinct)[:most]
+    return possible or distinct
 
 
 def num_partitions(choices: Sequence[Chosen], partitions: Partitions) -> int:

@@ -31,8 +31,9 @@ def test_the_choice_of_the_hint_comes_first_and_only_once() -> None:
     problem = pipeline(0, (2, 1, 2), 10**9)
     hint = generate("1f1b", 3, 4)
     one = Recomputation((1,))
-    assert tried(problem, 1, hint, one) == [((1,), ())]
-    assert tried(problem, 3, hint, one) == [((1,), ()), ((), ()), ((0,), ())]
+    assert tried(problem, 3, hint, one)[:3] == [((1,), ()), ((), ()), ((0,), ())]
+    few = [((), ()), ((0,), ()), ((), (0, 1, 2)), ((), (0,)), ((), (0, 1))]
+    assert tried(problem, 1, hint) == few  # the least and the most stages come first
     every = [((), ()), ((0,), ()), ((), (0,)), ((), (0, 1)), ((), (0, 1, 2))]
     assert tried(problem, 10, hint) == tried(problem, 10) == every
 
