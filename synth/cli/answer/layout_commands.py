@@ -36,11 +36,12 @@ def commands(task: LayoutTask, judged: JudgedLayout, output: Path | None) -> Map
     found = {"estimate": _estimate(task, judged)}
     if judged.layout.ranks > 1:
         found["solve" if output is None else "search longer"] = _solve(task, judged, output)
-    runtime, nodes = task.question.allowed.runtime, task.question.device.ranks_per_node
+    runtime = task.question.allowed.runtime
     if output is not None and judged.layout.ranks > 1 and runtime != Runtime.SYNTH:
         found["export"] = _export(runtime, output)
-    if nodes != device_of(task.given.device).ranks_per_node:
-        found["note"] = f"give as --device a JSON file of the device with ranks_per_node {nodes}"
+    if runtime != Runtime.SYNTH and task.nodes is not None:
+        nodes, gpus = task.nodes
+        found["launch"] = f"torchrun --nnodes {nodes} --nproc-per-node {gpus}"
     try:
         if runtime == Runtime.MEGATRON:
             found["megatron"] = " ".join(_megatron(task, judged))
@@ -53,8 +54,11 @@ def commands(task: LayoutTask, judged: JudgedLayout, output: Path | None) -> Map
 
 def _estimate(task: LayoutTask, judged: JudgedLayout) -> str:
     given, groups = task.given, judged.layout.groups
-    values: dict[str, object] = {
-        "device": given.device,
+    values: dict[str, object] = {"device": given.device}
+    node = task.question.device.ranks_per_node
+    if node != device_of(given.device).ranks_per_node:
+        values["gpus-per-node"] = node
+    values |= {
         "tp": groups.tensor,
         "cp": groups.context,
         "ep": groups.expert,
