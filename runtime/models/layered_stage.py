@@ -20,7 +20,7 @@ from ..execution.base.boundary import Tensors
 from ..execution.base.stage_protocol import ForwardInput
 from ..execution.stage.forward_state import ForwardState, StateAtForward
 from ..execution.stage.stage import LayerChain, Stage
-from ..seeds import derive_seed
+from ..seeds import derive_seed, generators_of
 from .recompute_policies import SELECTIVE, check_policy, run_recomputed
 
 
@@ -97,18 +97,19 @@ class LayerCall:
         with self._precision(arguments):
             if seed is None:
                 return self.module(*arguments)
-            device = _device_of(arguments)
-            _seed(device, seed)
-            before = _random_state(device) if self._draws is None else None
+            generators = generators_of(device_of(arguments))
+            for generator in generators:
+                generator.manual_seed(seed)
+            before = _states(generators) if self._draws is None else None
             output = self.module(*arguments)
             if before is not None:
-                self._draws = not torch.equal(before, _random_state(device))
+                self._draws = not torch.equal(before, _states(generators))
             return output
 
     def _precision(self, arguments: tuple[Any, ...]) -> AbstractContextManager[object]:
         if self.autocast is None:
             return nullcontext()
-        device = _device_of(arguments)
+        device = device_of(arguments)
         if device.type == "meta":
             raise TypeError("there is no autocast of tensors without data")
         return torch.autocast(device.type, self.autocast)
@@ -245,7 +246,8 @@ def calls_of(
     return list(calls.values())
 
 
-def _device_of(arguments: tuple[Any, ...]) -> torch.device:
+def device_of(arguments: tuple[Any, ...]) -> torch.device:
+    """Return the device of the first tensor in some arguments; the CPU if there is none."""
     found = next((a for a in arguments if isinstance(a, Tensor)), None)
     if found is None:
         leaves = pytree.tree_leaves(arguments)
@@ -253,15 +255,6 @@ def _device_of(arguments: tuple[Any, ...]) -> torch.device:
     return found.device if found is not None else torch.device("cpu")
 
 
-def _seed(device: torch.device, seed: int) -> None:
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        torch.cuda.default_generators[device.index or 0].manual_seed(seed)
-
-
-def _random_state(device: torch.device) -> Tensor:
-    """Changes when random numbers are drawn, on the host or on the device."""
-    host = torch.default_generator.get_state()
-    if device.type != "cuda":
-        return host
-    return torch.cat([host, torch.cuda.default_generators[device.index or 0].get_state()])
+def _states(generators: Sequence[torch.Generator]) -> Tensor:
+    """Return what changes when random numbers are drawn."""
+    return torch.cat([generator.get_state() for generator in generators])
