@@ -252,6 +252,30 @@ def test_a_process_holds_half_of_what_is_divided(llama: Profile) -> None:
     assert llama.layer_profiles["embedding"].parameter_bytes == 4 * 16 * 128
 
 
+def test_the_device_holds_one_whole_layer_at_a_time(llama: Profile) -> None:
+    from synth.runtime.models import build_model
+    from synth.runtime.training.building import build_stages
+
+    plan = plan_of(llama, generate("1f1b", 2, MICRO_BATCHES))
+    layers: list[Any] = []
+    on_device: list[int] = []
+
+    def build(*arguments: Any, **keywords: Any) -> Any:
+        made = build_model(*arguments, **keywords)
+        layers.extend(made.layers.values())
+        return made
+
+    def divide(given: Any) -> None:
+        on_device.append(sum(p.is_meta for layer in layers for p in layer.parameters()))
+        for layer in given:
+            layer.to_empty(device="cpu")
+
+    with pytest.raises(SynthError, match="static bytes"):  # as nothing is divided
+        build_stages(plan, 0, torch.device("meta"), 0, build=build, divide=divide)
+    assert on_device == [len(list(layer.parameters())) for layer in layers]
+    assert len(layers) == len(plan.layers_of(0))
+
+
 def train(rank: int, size: int, path: Path, options: str) -> tuple[list[float], list[Tensor]]:
     """The losses of a run and its parameters at the end, as on every process."""
     from synth.runtime.training.trainer import RankTrainer
