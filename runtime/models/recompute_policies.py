@@ -15,6 +15,7 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from functools import cache, partial
 from typing import Any
 
@@ -31,9 +32,22 @@ from torch.utils.checkpoint import (
 from synth.costs.recomputation import FULL
 from synth.errors import SynthError
 
-from .user_function import import_function
+from .user_function import import_function, run_user_code
 
 SELECTIVE, OPS = "selective", "ops"
+
+
+class PolicyFailed(SynthError):
+    """A layer cannot be recomputed under a policy; `cause` is torch's error."""
+
+    def __init__(self, policy: str, cause: RuntimeError, layer: str = "a layer") -> None:
+        self.cause = cause
+        reason = str(cause).strip().partition("\n")[0]
+        super().__init__(
+            f"{layer} cannot be recomputed under the policy {policy}: {reason}; leave the policy "
+            f"out, or change the layer"
+        )
+
 
 _Run = Callable[..., Any]
 
@@ -86,27 +100,59 @@ def run_recomputed(policy: str, run: _Run, arguments: tuple[Any, ...]) -> Any:
         arguments: positional ones.
 
     Raises:
+        PolicyFailed: of the repetition within B.
         SynthError: see `check_policy`.
     """
     if policy == SELECTIVE:
         with _CoreAttentionAgain():
             return run(*arguments)
-    context: Any = {} if policy == FULL else {"context_fn": _contexts(policy)}
+    context: Any = {} if policy == FULL else {"context_fn": partial(_contexts, policy)}
     return checkpoint(run, *arguments, use_reentrant=False, preserve_rng_state=False, **context)
 
 
-def _contexts(policy: str) -> Callable[[], Any]:
-    """Return the function that makes the contexts of an F and of its repetition."""
-    contexts: Any = create_selective_checkpoint_contexts  # without annotations in torch
+def _contexts(policy: str) -> tuple[Any, Any]:
+    """Make the contexts of an F and of its repetition."""
+    make: Any = create_selective_checkpoint_contexts  # without annotations in torch
     if policy == OPS:
-        return lambda: contexts(_EveryOtherProduct())
-    check_policy(policy)
-    return partial(contexts, _of_user(policy))
+        first, again = make(_EveryOtherProduct())
+    else:
+        check_policy(policy)
+        first, again = make(_of_user(policy))
+    return first, _Repetition(policy, again)
+
+
+class _Repetition:
+    """The context of a repetition within B, whose errors name the policy."""
+
+    def __init__(self, policy: str, context: AbstractContextManager[object]) -> None:
+        self._policy, self._context = policy, context
+
+    def __enter__(self) -> None:
+        self._context.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: Any
+    ) -> None:
+        self._context.__exit__(kind, error, at)
+        if isinstance(error, RuntimeError):
+            raise PolicyFailed(self._policy, error) from error
 
 
 @cache
 def _of_user(address: str) -> Callable[..., Any]:
-    return import_function(address)
+    """Return the user's policy, whose errors and wrong results name it."""
+    function = import_function(address)
+
+    def policy(context: object, op: object, *args: Any, **kwargs: Any) -> Any:
+        found = run_user_code(address, lambda: function(context, op, *args, **kwargs))
+        if not isinstance(found, bool | CheckpointPolicy):
+            raise SynthError(
+                f"the policy {address} returned {found!r:.60} for {op}; return True for what F "
+                f"keeps and False for what B computes again, or a CheckpointPolicy"
+            )
+        return found
+
+    return policy
 
 
 class _EveryOtherProduct:

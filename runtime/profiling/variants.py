@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from synth.errors import SynthError
 from synth.profile.layer_profile import LayerProfile, LayerVariant
 
+from ..models.recompute_policies import PolicyFailed
 from .sample import Sample
 
 
@@ -28,7 +28,7 @@ def measured_variants(
         tell: called with a line per policy that is left out.
 
     Raises:
-        SynthError: the layer cannot be recomputed under a policy.
+        PolicyFailed: the layer cannot be recomputed under a policy.
     """
     call = sample.call
     if call is None or call.policy is not None:
@@ -37,12 +37,9 @@ def measured_variants(
     for policy in policies:
         try:
             profile = measure(sample.of(replace(call, policy=policy)))
-        except RuntimeError as error:
-            reason = str(error).strip().partition("\n")[0]
-            raise SynthError(
-                f"layer {name!r} cannot be recomputed under the policy {policy}: {reason}; leave "
-                f"the policy out, or change the layer"
-            ) from error
+        except (PolicyFailed, RuntimeError) as error:
+            cause = error.cause if isinstance(error, PolicyFailed) else error
+            raise PolicyFailed(policy, cause, f"layer {name!r}") from error
         if why := _why_not(profile, kept):
             tell(f"{name} under the policy {policy} is left out: {why}")
         else:

@@ -162,9 +162,49 @@ def test_plans_with_policies_hold_what_was_planned_and_learn_the_same(
         torch.testing.assert_close(losses, torch.tensor(by_plan[0][0].losses), rtol=1e-5, atol=0)
 
 
+def fails(context: Any, op: Any, *args: Any, **kwargs: Any) -> bool:
+    raise KeyError("mine")
+
+
+def decides_nothing(context: Any, op: Any, *args: Any, **kwargs: Any) -> None:
+    return None
+
+
+def backward_of(module: nn.Module, x: Tensor, policy: str) -> None:
+    """F and B of a stage of one layer under a policy."""
+    calls = layer_calls(
+        {0: module},
+        ["a"],
+        autocast=None,
+        recomputed=(),
+        recomputed_layers=Recomputation({0: policy}),
+    )
+    stage = LayeredStage([calls[0]], is_first=True, is_last=False)
+    stage.forward(0, ForwardInput((x,), fused=True))
+    stage.backward(0, (torch.ones_like(x),))
+
+
+@pytest.mark.parametrize(
+    ("policy", "why"),
+    [
+        ("fails", "fails failed: KeyError: 'mine' .*test_recompute_policies.py, line"),
+        ("decides_nothing", "decides_nothing returned None for aten.*; return True for what F"),
+    ],
+)
+def test_an_error_of_a_users_policy_names_it(policy: str, why: str) -> None:
+    with pytest.raises(SynthError, match=why):
+        backward_of(Attention(0.0), torch.ones(2, 5, 8), f"{__file__}:{policy}")
+
+
 class ChangedInPlace(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return (x @ x.transpose(-1, -2)).sin_() @ x
+
+
+@pytest.mark.parametrize("policy", ["ops", MINE])
+def test_an_error_of_a_repetition_names_the_policy(policy: str) -> None:
+    with pytest.raises(SynthError, match=f"a layer cannot be recomputed under the policy {policy}"):
+        backward_of(ChangedInPlace(), torch.ones(4, 8, requires_grad=True), policy)
 
 
 def test_a_layer_that_cannot_be_recomputed_under_a_policy_is_named() -> None:
