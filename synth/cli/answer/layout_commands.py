@@ -8,12 +8,14 @@ from pathlib import Path
 from synth.errors import SynthError
 from synth.estimates.device import device_of
 from synth.estimates.layout import Precision, Recompute, Sharding
+from synth.interop.group_options import megatron_group, torchtitan_group
 from synth.interop.megatron import megatron_parts, to_megatron
 from synth.interop.recomputation import megatron_recomputation, torchtitan_checkpointing
 from synth.interop.torchtitan import to_torchtitan, torchtitan_parts
 from synth.layouts.judged import SOLVED, JudgedLayout
 from synth.options.layout_task import LayoutTask
 from synth.plan.runtimes import Runtime
+from synth.profile.mesh import DeviceGroup
 
 _PROFILE, _PLAN = "layout.json", Path("plan.json")
 
@@ -118,15 +120,8 @@ def _solve(task: LayoutTask, judged: JudgedLayout, output: Path | None) -> str:
 
 def _megatron(task: LayoutTask, judged: JudgedLayout) -> Iterator[str]:
     layout, groups, plan = judged.layout, judged.layout.groups, judged.plan
-    yield f"--tensor-model-parallel-size {groups.tensor}"
-    if groups.tensor > 1 and groups.sequence:
-        yield "--sequence-parallel"
-    if groups.context > 1:
-        yield f"--context-parallel-size {groups.context}"
-    if groups.expert > 1:
-        yield f"--expert-model-parallel-size {groups.expert}"
-    if task.question.shape.experts is not None and groups.tensor > 1:
-        yield "--expert-tensor-parallel-size 1"
+    group = plan.workload.group or DeviceGroup()
+    yield from megatron_group(group, has_experts=task.question.shape.experts is not None)
     if layout.ranks > 1:
         yield f"--pipeline-model-parallel-size {layout.ranks}"
         yield f"--pipeline-model-parallel-layout {shlex.quote(to_megatron(plan))}"
@@ -188,23 +183,22 @@ def _torchtitan(task: LayoutTask, judged: JudgedLayout, output: Path | None) -> 
     as many as the whole batch takes.
     """
     layout, groups, plan = judged.layout, judged.layout.groups, judged.plan
+    degrees = [*torchtitan_group(plan.workload.group or DeviceGroup())]
     rest: list[str] = []
     local = f"local_batch_size = {groups.micro_batch_size}"
     training = ["[training]", local, f"seq_len = {groups.seq_len}"]
     if layout.ranks > 1:
         parallel, of_training, *_ = to_torchtitan(plan, str(_csv(output))).split("\n\n")
-        rest, training = parallel.splitlines()[1:], of_training.splitlines()
+        rest = [line for line in parallel.splitlines()[1:] if line not in degrees]
+        training = of_training.splitlines()
     training.append(f"global_batch_size = {task.question.global_batch}")
-    sections = [["[parallelism]", *_degrees(judged), *rest], training]
+    sections = [["[parallelism]", *degrees, *_data_degrees(judged), *rest], training]
     sections.append(_torchtitan_recomputation(judged))
     return "\n\n".join("\n".join(lines) for lines in sections)
 
 
-def _degrees(judged: JudgedLayout) -> Iterator[str]:
+def _data_degrees(judged: JudgedLayout) -> Iterator[str]:
     groups = judged.layout.groups
-    yield f"tensor_parallel_degree = {groups.tensor}"
-    yield f"context_parallel_degree = {groups.context}"
-    yield f"expert_parallel_degree = {groups.expert}"
     shards = 1 if groups.sharding is Sharding.NONE else groups.data
     yield f"data_parallel_replicate_degree = {groups.data // shards}"
     yield f"data_parallel_shard_degree = {shards}"
