@@ -87,8 +87,7 @@ def simulate(lowered: Lowered) -> Timeline:
     num_nodes = len(durations)
     waiting = np.bincount(edge_to, minlength=num_nodes).tolist()
     # The successors of node n are flat[begins[n] : begins[n + 1]].
-    # A stable sort is quick on edges that come in a few sorted runs.
-    flat = edge_to[edge_from.argsort(kind="stable")].tolist()
+    flat = edge_to[edge_from.argsort()].tolist()
     begins = [0, *np.bincount(edge_from, minlength=num_nodes).cumsum().tolist()]
     start = [0] * num_nodes
     end = [0] * num_nodes

@@ -1,6 +1,7 @@
 """Plans whose ranks are groups of processes: data × pipeline × tensor, from the plan file."""
 
 import json
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -296,6 +297,33 @@ def ways_to_train(text: Path, **more: Any) -> str:
     """Options with clipping that does clip."""
     given = {"data": text, "steps": 4, "clip_norm": 0.3, **more}
     return TrainOptions.model_validate(given).model_dump_json()
+
+
+def whole_stages(rank: int, size: int, path: Path) -> list[str]:
+    """What a Pipeline says of stages that no group has divided."""
+    from synth.runtime.input_function import spec_of
+    from synth.runtime.models import build_layers
+    from synth.runtime.pipeline import Pipeline
+
+    plan = Plan.load(path)
+    layers = build_layers(spec_of(plan.workload, plan.workload.model, None), seed=0)
+    held = sorted({stage for stage, _ in plan.schedule().placement.held[rank]})
+    stages = {n: [layers[i] for i in plan.layers_of(n)] for n in held}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        Pipeline(plan, stages)
+    return [str(each.message) for each in caught]
+
+
+def test_a_pipeline_warns_of_stages_that_are_whole(
+    pool: GlooPool, llama: Profile, tmp_path: Path
+) -> None:
+    path = tmp_path / "plan.json"
+    plan = saved(llama, "1f1b", path)
+    for rank, said in enumerate(pool.run(whole_stages, 2, path)):
+        assert [f"the stages of rank {rank} are whole: " in each for each in said] == [True]
+    without_groups(plan).save(path)
+    assert pool.run(whole_stages, 2, path) == [[], []]
 
 
 def without_groups(plan: Plan) -> Plan:
