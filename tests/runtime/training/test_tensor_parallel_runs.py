@@ -369,15 +369,40 @@ def test_a_checkpoint_of_groups_is_one_of_single_processes_and_back(
         assert parts == pytest.approx(whole_run, rel=1e-5)
 
 
+@pytest.mark.parametrize(("written", "optimizer"), [("hf", "adamw"), ("dcp", "sgd:0.9")])
+def test_weights_of_groups_are_those_of_single_processes_and_back(
+    pool: GlooPool, tmp_path: Path, text: Path, written: str, optimizer: str
+) -> None:
+    path, single = tmp_path / "plan.json", tmp_path / "single.json"
+    plan = saved(profile_of(pool, "llama", optimizer), "1f1b", path)
+    without_groups(plan).save(single)
+    whole_run = pool.run(train, 2, single, ways_to_train(text, steps=2))
+    parameters = [p for _, found in whole_run for p in found]
+    folder = tmp_path / "first"
+    for number, (first, second) in enumerate(((path, single), (single, path))):
+        folder = tmp_path / f"weights-{number}"
+        files = {"export_weights": folder, "export_format": written}
+        pool.run(
+            train, 4 if first is path else 2, first, ways_to_train(text, steps=2, weights=files)
+        )
+        again = ways_to_train(
+            text, steps=1, learning_rate={"peak": 0.0}, weights={"weights_from": folder}
+        )
+        found = pool.run(train, 4 if second is path else 2, second, again)
+        for member in range(2 if second is path else 1):
+            every = found[member :: len(found) // 2]
+            mine = [p for _, of_rank in every for p in of_rank]
+            for one, true in zip(mine, parameters, strict=True):
+                torch.testing.assert_close(one, true, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"weights": {"weights_from": "w"}}, "with which --weights-from does not go together"),
-        ({"weights": {"export_weights": "w"}}, "with which --export-weights does not go"),
         ({"look_ahead": 2}, "with which --look-ahead does not go together"),
         ({"switches": {"post_validation": True}}, "with which post-validation does not go"),
     ],
-    ids=["weights-from", "export-weights", "look-ahead", "post-validation"],
+    ids=["look-ahead", "post-validation"],
 )
 def test_what_groups_do_not_do_is_refused(
     llama: Profile, text: Path, more: dict[str, Any], message: str
