@@ -13,6 +13,7 @@ from synth.layouts.judge import LayoutJudge
 from synth.layouts.named_layout import read_layout
 from synth.options.arguments.plan import LayoutArguments
 from synth.options.layout_task import read_layout_task
+from synth.profile import Profile
 from synth.schedule.files.plan_file import Plan
 from tests.cli.conftest import Synth
 
@@ -129,6 +130,29 @@ def test_megatron_gets_what_was_judged(
     found = commands_of(tmp_path, model, text, {"runtime": "megatron", **options})["megatron"]
     assert all(each in found for each in words), found
     assert not any(each in found for each in absent), found
+
+
+@pytest.mark.parametrize("runtime", ["megatron", "torchtitan"])
+def test_programs_are_launched_on_the_nodes_of_the_question(tmp_path: Path, runtime: str) -> None:
+    asked = {"runtime": runtime, "gpus": 8}
+    found = commands_of(tmp_path, DENSE, "tp=2,pp=2", {**asked, "nodes": 4})
+    assert found["launch"] == "torchrun --nnodes 4 --nproc-per-node 2"
+    assert "--gpus-per-node 2" in found["estimate"]
+    usual = commands_of(tmp_path, DENSE, "tp=2,pp=2", asked)
+    assert usual["launch"] == "torchrun --nnodes 1 --nproc-per-node 8"
+    assert "per-node" not in usual["estimate"]
+
+
+def test_the_estimate_of_the_commands_has_the_nodes_that_were_judged(
+    synth: Synth, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = commands_of(tmp_path, DENSE, "pp=8", {"nodes": 4})
+    _, *words = shlex.split(found["estimate"])
+    assert synth(*words).code == 0
+    links = Profile.load("layout.json").links
+    assert links.nodes is not None
+    assert [node.ranks_per_node for node in links.nodes] == [2]
 
 
 def test_torchtitan_has_no_pipeline_with_one_rank(tmp_path: Path) -> None:
