@@ -17,6 +17,7 @@ That a proof ends a trial is the racing of Maron and Moore (NeurIPS 1993).
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from operator import itemgetter
 
 from synth.plan.choose.announcer import Announcer
@@ -28,6 +29,7 @@ from synth.plan.choose.candidates import (
     Trial,
     decided,
 )
+from synth.plan.choose.cut_race import CutRace
 from synth.plan.choose.cut_trials import CutTrials
 from synth.plan.choose.given_orders import best_of_given_orders
 from synth.plan.choose.judging import (
@@ -46,7 +48,7 @@ from synth.plan.choose.published_cuts import PublishedCuts, PublishedTrials
 from synth.plan.choose.standings import Standings
 from synth.plan.partition import bounds
 from synth.plan.recompute.repartition import solve_repartitioning
-from synth.plan.tuning import CUT_MOVES, JUDGING, LISTED_TRIALS, RACE
+from synth.plan.tuning import CUT_MOVES, CUT_RACE, JUDGING, LISTED_TRIALS, RACE
 from synth.profile import Profile
 from synth.search.outcome import rank_key
 from synth.solver.evaluate.evaluate import evaluate
@@ -111,6 +113,7 @@ class _RaceRun:
         self.partitions = PartitionTrials(profile, options, self.race, self.clock, cuts)
         self.cuts = CutTrials(profile, self.race, cuts)
         self.listed = ListedTrials(profile, self.race, cuts)
+        self.cut_race = CutRace(self.race, options, self.clock)
         self.cuts_may_move = partitioning == Partitioning.SEARCHED
         self.late_ops = 0  # judged after the time for it was over
         self.is_over = False  # nothing is left to try
@@ -135,7 +138,7 @@ class _RaceRun:
         self._start_from_lower_limits(self.clock.moment_s(RACE.lower_limits_share_of_left))
         if race.partitioning != Partitioning.GIVEN:
             self._list_schedules()
-        if race.partitioning != Partitioning.SEARCHED:
+        if race.partitioning != Partitioning.SEARCHED or self._anneals_cuts:
             return
         self._move_cuts()
         until_s = self.clock.moment_s(RACE.partitions_share_of_left)
@@ -145,7 +148,10 @@ class _RaceRun:
 
     def _list_schedules(self) -> None:
         """Add the placements' best list schedules, on the cuts of the least bounds."""
-        until_s = self.clock.moment_s(LISTED_TRIALS.share_of_left)
+        tuning, is_one = LISTED_TRIALS, self._anneals_cuts
+        share = tuning.share_of_left_of_one if is_one else tuning.share_of_left
+        until_s = self.clock.moment_s(share)
+        least_until_s = self.clock.moment_s(tuning.least_bound_share * share)
 
         def charge(ops: int) -> None:
             self.clock.grant(ops / LISTED_TRIALS.ops_per_s if self.options.deterministic else 0.0)
@@ -153,7 +159,15 @@ class _RaceRun:
         def should_stop() -> bool:
             return self.stop.is_set() or self.clock.left_s(until_s) <= 0
 
-        for trial in self.listed.all(should_stop, charge):
+        def descends() -> bool:
+            return not self.stop.is_set() and self.clock.left_s(least_until_s) > 0
+
+        if is_one:
+            first, *_ = self.race.candidates
+            found = self.listed.of_one(first, descends, should_stop, charge)
+        else:
+            found = self.listed.all(should_stop, charge)
+        for trial in found:
             self.announcer.announce_judged(self.race.add(trial))
             self.on_standings(self.race.copies())
 
@@ -219,6 +233,30 @@ class _RaceRun:
         candidates, searched = self.race.candidates, Partitioning.SEARCHED
         is_alone = len(candidates) == 1 and self.race.partitioning == searched
         return is_alone and not bounds.applies(candidates[0].problem)
+
+    @cached_property
+    def _anneals_cuts(self) -> bool:
+        """True if such a placement's cuts are annealed, before one of them is searched."""
+        problem, options = self.race.candidates[0].problem, self.options
+        return (
+            self._has_many_cuts
+            and problem.caps_bytes is not None
+            and self.race.candidates[0].choice == ()
+            and Part.ANNEALING not in options.without
+            and self.cut_race.can_run()
+        )
+
+    def _anneal_cuts(self) -> None:
+        """Anneal the cuts that look best, and leave only the best one in the race."""
+        race = self.race
+
+        def tell(trial: Trial) -> None:
+            self.announcer.announce_judged(trial)
+            self.on_standings(race.copies())
+
+        self.cut_race.run(self.clock.moment_s(CUT_RACE.share_of_left), tell, self._move_cuts)
+        if race.best is not None:
+            race.keep_only(race.best)
 
     def _start_from_published_cuts(self) -> None:
         """Add the best partitions of the published schedules, each with its best schedule."""
@@ -297,13 +335,16 @@ class _RaceRun:
     def run(self) -> Ranking:
         self._begin()
         race, limit_s = self.race, self.options.time_limit_s
-        if len(race.trials) > 1:
+        if self._anneals_cuts:
+            self._anneal_cuts()
+        elif len(race.trials) > 1:
             self._round(self._worth_a_trial(), self.clock.moment_s(RACE.first_share_of_left))
         if len(near := race.near()[: RACE.few]) > 1:
             self._round(near, self.clock.moment_s(RACE.second_share_of_left))
         if race.bounds_all_partitions:
             self._try_further()
-        self._try_less_memory()
+        if not self._anneals_cuts:
+            self._try_less_memory()
         while self.clock.has_time(limit_s):
             near, promising = race.near(), race.promising()
             if near and not race.is_of_others(near[0], promising):
@@ -311,6 +352,9 @@ class _RaceRun:
                 # The best one is searched again, for as long as one of those that wait.
                 num_searches = len(untried) + bool(near[0].num_searches) + race.others_can_win
                 part_s = self.clock.left_s(limit_s) / num_searches
+                if self._anneals_cuts:
+                    self._try((*untried, near[0])[0], part_s)
+                    continue
                 share = CUT_MOVES.search_share_of_left if self.cuts_may_move else 1
                 self._try((*untried, near[0])[0], share * part_s)
                 self._move_cuts()
@@ -361,8 +405,7 @@ class _RaceRun:
         found = self.cuts.next(should_stop)
         self.cuts_may_move = found is not None
         if found is not None:
-            self.race.trials.append(found)
-            self.announcer.announce_judged(found)
+            self.announcer.announce_judged(self.race.add(found))
             self.on_standings(self.race.copies())
 
     def _try_less_memory(self) -> None:

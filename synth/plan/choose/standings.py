@@ -78,6 +78,12 @@ class Standings:
         self.trials.append(new)
         return new
 
+    def keep_only(self, best: Trial) -> None:
+        """Leave all trials out that were never searched, except for a fixed one and the best."""
+        self.trials = [
+            one for one in self.trials if one is best or one.is_fixed or one.num_searches
+        ]
+
     # Results
 
     @property
