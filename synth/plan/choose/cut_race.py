@@ -12,6 +12,7 @@ The heats take equally long: it is successive halving (Jamieson and Talwalkar, A
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 from synth.plan.choose.candidates import Trial
 from synth.plan.choose.judging import judged_result
@@ -31,10 +32,21 @@ class CutRace:
         self.race, self.options, self.clock = race, options, clock
         self._annealings: dict[Trial, Annealing] = {}
 
-    def can_run(self) -> bool:
-        """Return True if annealing is compiled; a deterministic search waits for that."""
-        waits = self.options.deterministic
-        return await_compiled(lambda: not waits or self.clock.stop.is_set()) and is_loadable()
+    @cached_property
+    def applies(self) -> bool:
+        """True if one placement has many cuts and a memory limit, and annealing is compiled.
+
+        Recomputation is not to be chosen. A deterministic search waits for the compilation.
+        """
+        candidate, options = self.race.candidates[0], self.options
+        return (
+            self.race.has_many_cuts
+            and candidate.choice == ()
+            and candidate.problem.caps_bytes is not None
+            and Part.ANNEALING not in options.without
+            and await_compiled(lambda: not options.deterministic or self.clock.stop.is_set())
+            and is_loadable()
+        )
 
     def run(
         self, until_s: float, tell: Callable[[Trial], None], move_cuts: Callable[[], None]
@@ -63,8 +75,8 @@ class CutRace:
         self, trial: Trial, limit_s: float, tell: Callable[[Trial], None], *, is_last: bool
     ) -> None:
         """Anneal a trial's schedule for a time, or for as much effort."""
-        problem, schedule = trial.problem, trial.found and trial.found.schedule
-        assert schedule is not None
+        assert trial.found is not None and trial.found.schedule is not None
+        problem, schedule = trial.problem, trial.found.schedule
         if trial not in self._annealings:
             self._annealings[trial] = Annealing(problem, self.options.seed)
         annealing, clock = self._annealings[trial], self.clock

@@ -71,7 +71,7 @@ class ListedTrials:
     def of_one(
         self,
         candidate: Candidate,
-        descends: Callable[[], bool],
+        ends_descent: Callable[[], bool],
         should_stop: Callable[[], bool],
         charge: Callable[[int], None],
     ) -> Iterator[Trial]:
@@ -79,13 +79,13 @@ class ListedTrials:
 
         Args:
             candidate: the placement.
-            descends: asked as long as layers move to lower the bound.
+            ends_descent: ends the moves of layers that lower the bound.
             should_stop: ends the search.
             charge: told of the ops that were placed.
         """
         trials = self._least(candidate, LISTED_TRIALS.cuts_of_one)
         if trials:
-            trials.insert(0, self._descended(trials[0], descends, charge))
+            trials.insert(0, self._descended(trials[0], ends_descent, charge))
         for trial in trials:
             if should_stop():
                 return
@@ -109,7 +109,7 @@ class ListedTrials:
         return self.race.new(candidate.on(moved), is_quick=True) if may_fit(moved) else None
 
     def _descended(
-        self, trial: Trial, goes_on: Callable[[], bool], charge: Callable[[int], None]
+        self, trial: Trial, should_stop: Callable[[], bool], charge: Callable[[int], None]
     ) -> Trial:
         """Return a trial on the cut that moves of layers reach as long as they lower the bound."""
         moves = BoundaryMoves(trial.problem.costs.num_stages)
@@ -119,7 +119,7 @@ class ListedTrials:
             possible = moves.possible(edges).tolist()
             for move in rng.sample(possible, len(possible)):
                 sizes = tuple(np.diff(moves.moved(edges, move)).tolist())
-                if not goes_on():
+                if should_stop():
                     return best
                 if sizes in seen:
                     continue

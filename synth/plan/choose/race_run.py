@@ -15,10 +15,8 @@ That a proof ends a trial is the racing of Maron and Moore (NeurIPS 1993).
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
-from operator import itemgetter
 
 from synth.plan.choose.announcer import Announcer
 from synth.plan.choose.candidates import (
@@ -46,7 +44,6 @@ from synth.plan.choose.partition_trials import PartitionTrials
 from synth.plan.choose.published import Pass
 from synth.plan.choose.published_cuts import PublishedCuts, PublishedTrials
 from synth.plan.choose.standings import Standings
-from synth.plan.partition import bounds
 from synth.plan.recompute.repartition import solve_repartitioning
 from synth.plan.tuning import CUT_MOVES, CUT_RACE, JUDGING, LISTED_TRIALS, RACE
 from synth.profile import Profile
@@ -124,7 +121,7 @@ class _RaceRun:
         race.trials = [race.new(candidate, is_quick=True) for candidate in race.candidates]
         self.on_standings(race.copies())
         # Published schedules on their best partitions come next, these among them.
-        share = JUDGING.first_cut_share if self._has_many_cuts else 1
+        share = JUDGING.first_cut_share if self.race.has_many_cuts else 1
         until_s = self.clock.moment_s(share * JUDGING.with_r_share_of_left)
         plain_s = self.clock.moment_s(share * JUDGING.published_share_of_left)
         self._judge(race.trials, until_s, plain_s)
@@ -138,7 +135,7 @@ class _RaceRun:
         self._start_from_lower_limits(self.clock.moment_s(RACE.lower_limits_share_of_left))
         if race.partitioning != Partitioning.GIVEN:
             self._list_schedules()
-        if race.partitioning != Partitioning.SEARCHED or self._anneals_cuts:
+        if race.partitioning != Partitioning.SEARCHED or self.cut_race.applies:
             return
         self._move_cuts()
         until_s = self.clock.moment_s(RACE.partitions_share_of_left)
@@ -148,28 +145,26 @@ class _RaceRun:
 
     def _list_schedules(self) -> None:
         """Add the placements' best list schedules, on the cuts of the least bounds."""
-        tuning, is_one = LISTED_TRIALS, self._anneals_cuts
+        tuning, is_one = LISTED_TRIALS, self.cut_race.applies
         share = tuning.share_of_left_of_one if is_one else tuning.share_of_left
-        until_s = self.clock.moment_s(share)
-        least_until_s = self.clock.moment_s(tuning.least_bound_share * share)
+        should_stop = self._stops_at(self.clock.moment_s(share))
 
         def charge(ops: int) -> None:
             self.clock.grant(ops / LISTED_TRIALS.ops_per_s if self.options.deterministic else 0.0)
 
-        def should_stop() -> bool:
-            return self.stop.is_set() or self.clock.left_s(until_s) <= 0
-
-        def descends() -> bool:
-            return not self.stop.is_set() and self.clock.left_s(least_until_s) > 0
-
         if is_one:
             first, *_ = self.race.candidates
-            found = self.listed.of_one(first, descends, should_stop, charge)
+            descends_s = self.clock.moment_s(tuning.least_bound_share * share)
+            found = self.listed.of_one(first, self._stops_at(descends_s), should_stop, charge)
         else:
             found = self.listed.all(should_stop, charge)
         for trial in found:
             self.announcer.announce_judged(self.race.add(trial))
             self.on_standings(self.race.copies())
+
+    def _stops_at(self, until_s: float) -> Callable[[], bool]:
+        """Return a function that is true from a moment on, or once the search is stopped."""
+        return lambda: self.stop.is_set() or self.clock.left_s(until_s) <= 0
 
     def _judge(
         self, those: Sequence[Trial], until_s: float, until_plain_s: float | None = None
@@ -226,25 +221,6 @@ class _RaceRun:
         is_due = is_due or not self.late_ops
         self.late_ops += ops if is_due else 0
         return is_due
-
-    @property
-    def _has_many_cuts(self) -> bool:
-        """True if one placement is searched for its partition without bounds over all of them."""
-        candidates, searched = self.race.candidates, Partitioning.SEARCHED
-        is_alone = len(candidates) == 1 and self.race.partitioning == searched
-        return is_alone and not bounds.applies(candidates[0].problem)
-
-    @cached_property
-    def _anneals_cuts(self) -> bool:
-        """True if such a placement's cuts are annealed, before one of them is searched."""
-        problem, options = self.race.candidates[0].problem, self.options
-        return (
-            self._has_many_cuts
-            and problem.caps_bytes is not None
-            and self.race.candidates[0].choice == ()
-            and Part.ANNEALING not in options.without
-            and self.cut_race.can_run()
-        )
 
     def _anneal_cuts(self) -> None:
         """Anneal the cuts that look best, and leave only the best one in the race."""
@@ -313,16 +289,13 @@ class _RaceRun:
         is_alone = len(self.race.candidates) == 1
         yield self.published.on_candidates, RACE.candidate_cuts_share_of_left if is_alone else share
         many = RACE.many_cuts_share_of_left
-        yield self.published.searched, many if self._has_many_cuts else share
+        yield self.published.searched, many if self.race.has_many_cuts else share
 
     def _repartition(self, until_s: float) -> None:
         """Add candidates partitioned for the stages that the best published schedules recompute."""
         race = self.race
 
-        def is_late() -> bool:
-            return self.stop.is_set() or self.clock.left_s(until_s) <= 0
-
-        for trial in list(repartitioned_trials(self.profile, race.trials, is_late)):
+        for trial in list(repartitioned_trials(self.profile, race.trials, self._stops_at(until_s))):
             self._judge([trial], until_s)
             if trial.found is not None and race.can_win(trial):
                 trial.candidate = trial.candidate._replace(choice=None)
@@ -335,15 +308,16 @@ class _RaceRun:
     def run(self) -> Ranking:
         self._begin()
         race, limit_s = self.race, self.options.time_limit_s
-        if self._anneals_cuts:
+        if self.cut_race.applies:
             self._anneal_cuts()
         elif len(race.trials) > 1:
-            self._round(self._worth_a_trial(), self.clock.moment_s(RACE.first_share_of_left))
+            first_s = RACE.first_share_of_left * self.clock.left_s(limit_s)
+            self._round(race.first_round(first_s), self.clock.moment_s(RACE.first_share_of_left))
         if len(near := race.near()[: RACE.few]) > 1:
             self._round(near, self.clock.moment_s(RACE.second_share_of_left))
         if race.bounds_all_partitions:
             self._try_further()
-        if not self._anneals_cuts:
+        if not self.cut_race.applies:
             self._try_less_memory()
         while self.clock.has_time(limit_s):
             near, promising = race.near(), race.promising()
@@ -352,7 +326,7 @@ class _RaceRun:
                 # The best one is searched again, for as long as one of those that wait.
                 num_searches = len(untried) + bool(near[0].num_searches) + race.others_can_win
                 part_s = self.clock.left_s(limit_s) / num_searches
-                if self._anneals_cuts:
+                if self.cut_race.applies:
                     self._try((*untried, near[0])[0], part_s)
                     continue
                 share = CUT_MOVES.search_share_of_left if self.cuts_may_move else 1
@@ -366,27 +340,6 @@ class _RaceRun:
         return race.answer(
             self.clock.elapsed_s, is_interrupted=self.stop.is_set(), is_over=self.is_over
         )
-
-    def _worth_a_trial(self) -> Sequence[Trial]:
-        """Return the trials of the first round: as many as there is time for, best first.
-
-        Those without a schedule, on partitions that look good, take turns with the others. The
-        first partition of a single placement is among them however long its published schedules
-        are.
-        """
-        near = self.race.near(RACE.trial_factor, is_first_round=True)
-        first = self.race.trials[0]
-        if len(self.race.candidates) == 1 and first not in near and self.race.can_win(first):
-            near.append(first)
-        of_kinds: tuple[list[Trial], list[Trial]] = ([], [])
-        for trial in near:
-            if not trial.num_searches:
-                of_kinds[trial.found is None or trial is first].append(trial)
-        turns = (turn for kind in of_kinds for turn in enumerate(kind))
-        untried = [trial for _, trial in sorted(turns, key=itemgetter(0))]
-        limit_s = RACE.first_share_of_left * self.clock.left_s(self.options.time_limit_s)
-        most = limit_s / (RACE.trial_s_per_op * self.race.candidates[0].problem.num_ops)
-        return untried[: max(1, int(most))]
 
     def _move_cuts(self) -> None:
         """Add a trial of the best order on a better cut, if partitions are searched."""

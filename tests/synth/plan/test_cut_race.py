@@ -35,7 +35,7 @@ def listed(case: RealisticCase = CASE) -> Iterator[Trial]:
     race = Standings([candidate], Partitioning.SEARCHED, 0.0)
     cuts = candidate_cuts(StageCostTable(case.profile), candidate.problem.costs.num_stages)
     trials = ListedTrials(case.profile, race, lambda _: cuts)
-    return trials.of_one(candidate, lambda: True, never, lambda _: None)
+    return trials.of_one(candidate, never, never, lambda _: None)
 
 
 def check(trial: Trial) -> int:
