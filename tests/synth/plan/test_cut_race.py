@@ -68,6 +68,9 @@ def test_list_schedules_fit_on_many_cuts_and_on_one_of_a_lower_bound_than_all_gi
     for trial in (first, *others):
         check(trial)
         assert may_fit(trial.problem)
+    given = candidate_cuts(StageCostTable(CASE.profile), first.problem.costs.num_stages)
+    assert first.problem.partition not in given
+    assert {trial.problem.partition for trial in others} <= {*given}
     assert first.lower_bound_us < min(trial.lower_bound_us for trial in others)
 
 
