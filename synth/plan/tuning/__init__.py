@@ -19,7 +19,7 @@ from synth.plan.tuning.partition import (
     SEVERAL_STAGES,
     TIGHT_CAPS,
 )
-from synth.plan.tuning.race import CUT_MOVES, LISTED_TRIALS, PARTITION_TRIALS, RACE
+from synth.plan.tuning.race import CUT_MOVES, CUT_RACE, LISTED_TRIALS, PARTITION_TRIALS, RACE
 from synth.plan.tuning.recompute import (
     CHOICE_MOVES,
     CHOICE_PROOF,
@@ -38,6 +38,7 @@ __all__ = [
     "CHOICE_PROOF",
     "CURVE",
     "CUT_MOVES",
+    "CUT_RACE",
     "EXPLAIN",
     "JUDGED_SCHEDULES",
     "JUDGING",
