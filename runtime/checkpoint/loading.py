@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from synth.errors import Mismatch, SynthError
 
+from ..execution.gradients.all_reduce import is_sharded
 from ..execution.weights.shared_tensor import SharedTensor
-from ..optimize.multi_tensor import is_sharded
 from .manifest import Manifest
 from .optimizer_state import OptimizerState, SavedState
 from .rank_file import RankFile

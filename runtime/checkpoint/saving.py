@@ -8,8 +8,8 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
+from ..execution.gradients.all_reduce import is_sharded
 from ..execution.transport.objects import broadcast_object, gather_objects
-from ..optimize.multi_tensor import is_sharded
 from .agreement import of_checkpoints
 from .folder import CheckpointFolder
 from .manifest import Manifest, StoredFile, StoredTensor

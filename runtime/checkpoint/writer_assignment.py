@@ -8,7 +8,7 @@ from torch import Tensor
 
 from synth.errors import SynthError
 
-from ..optimize.multi_tensor import is_sharded
+from ..execution.gradients.all_reduce import is_sharded
 from .rank_file import check_storable
 
 

@@ -4,7 +4,6 @@ import fnmatch
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -58,13 +57,28 @@ class LayerCall:
 
     def __call__(self, arguments: tuple[Any, ...], seed: int | None = None) -> Any:
         """Run it; with its random numbers from `seed`, if it draws any."""
-        if self._draws is False:
-            seed = None
-        if self.policy is None or not torch.is_grad_enabled():
-            return self._run(seed, *arguments)
+        device = _device_of(arguments)
+        is_recomputed = self.policy is not None and torch.is_grad_enabled()
+        if self.policy is None or not is_recomputed:
+            with self._drawing(seed, device):
+                return self._run(*arguments)
         if self.policy == SELECTIVE:  # the layer's own code runs once
-            return run_recomputed(self.policy, partial(self._run, seed), arguments)
-        return run_recomputed(self.policy, self._recomputing(seed), arguments)
+            with self._drawing(seed, device):
+                return run_recomputed(self.policy, self._run, arguments)
+        found: list[StateAtForward] = []
+
+        @contextmanager
+        def first() -> Iterator[None]:
+            with self._state.recorded(arguments) as state, self._drawing(seed, device):
+                found.append(state)
+                yield
+
+        @contextmanager
+        def again() -> Iterator[None]:
+            with self._state.again(found[0]), self._drawing(seed, device):
+                yield
+
+        return run_recomputed(self.policy, self._run, arguments, first, again)
 
     def begin(self) -> None:
         """Begin a step."""
@@ -78,32 +92,21 @@ class LayerCall:
         """
         self._state.end()
 
-    def _recomputing(self, seed: int | None) -> Callable[..., Any]:
-        """Return a function that runs the layer's F on its first call, and recomputes it later."""
-        kept: StateAtForward | None = None
-
-        def run(*arguments: Any) -> Any:
-            nonlocal kept
-            if kept is not None:
-                with self._state.again(kept):
-                    return self._run(seed, *arguments)
-            with self._state.recorded(arguments) as kept:
-                output = self._run(seed, *arguments)
-            return output
-
-        return run
-
-    def _run(self, seed: int | None, *arguments: Any) -> Any:
+    def _run(self, *arguments: Any) -> Any:
         with self._precision(arguments):
-            if seed is None:
-                return self.module(*arguments)
-            device = _device_of(arguments)
-            _seed(device, seed)
-            before = _random_state(device) if self._draws is None else None
-            output = self.module(*arguments)
-            if before is not None:
-                self._draws = not torch.equal(before, _random_state(device))
-            return output
+            return self.module(*arguments)
+
+    @contextmanager
+    def _drawing(self, seed: int | None, device: torch.device) -> Iterator[None]:
+        """Within it random numbers are drawn from `seed`; observes whether any are."""
+        if seed is None or self._draws is False:
+            yield
+            return
+        _seed(device, seed)
+        before = _random_state(device) if self._draws is None else None
+        yield
+        if before is not None:
+            self._draws = not torch.equal(before, _random_state(device))
 
     def _precision(self, arguments: tuple[Any, ...]) -> AbstractContextManager[object]:
         if self.autocast is None:

@@ -15,6 +15,7 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import cache, partial
 from typing import Any
 
@@ -31,11 +32,12 @@ from torch.utils.checkpoint import (
 from synth.costs.recomputation import FULL
 from synth.errors import SynthError
 
-from .user_function import import_function
+from .user_function import import_function, run_user_code
 
 SELECTIVE, OPS = "selective", "ops"
 
 _Run = Callable[..., Any]
+_Block = Callable[[], AbstractContextManager[object]]
 
 _PRODUCTS = frozenset(("aten::mm", "aten::addmm"))
 _KEPT = ("aten::_scaled_dot_product_", "_c10d_functional::reduce_scatter_tensor")
@@ -77,13 +79,21 @@ def check_is_imported(policies: Iterable[str]) -> None:
             )
 
 
-def run_recomputed(policy: str, run: _Run, arguments: tuple[Any, ...]) -> Any:
+def run_recomputed(
+    policy: str,
+    run: _Run,
+    arguments: tuple[Any, ...],
+    first: _Block = nullcontext,
+    again: _Block = nullcontext,
+) -> Any:
     """Run a part of F of which B will compute again what the policy says.
 
     Args:
         policy: `full`, `selective`, `ops`, or the address of a user's function.
-        run: called with the arguments now, and perhaps again within B. It seeds its random numbers.
+        run: called with the arguments now, and perhaps again within B.
         arguments: positional ones.
+        first: makes the context in which `run` runs now; the policy is not asked about its ops.
+        again: makes that of `run` within B, likewise. It makes random numbers those of the first.
 
     Raises:
         SynthError: see `check_policy`.
@@ -91,12 +101,39 @@ def run_recomputed(policy: str, run: _Run, arguments: tuple[Any, ...]) -> Any:
     if policy == SELECTIVE:
         with _CoreAttentionAgain():
             return run(*arguments)
-    context: Any = {} if policy == FULL else {"context_fn": _contexts(policy)}
-    return checkpoint(run, *arguments, use_reentrant=False, preserve_rng_state=False, **context)
+    contexts = _contexts(policy)
+
+    def made() -> tuple[AbstractContextManager[object], AbstractContextManager[object]]:
+        inner, inner_again = contexts()
+        return _Nested(first, inner), _Nested(again, inner_again)
+
+    return checkpoint(
+        run, *arguments, use_reentrant=False, preserve_rng_state=False, context_fn=made
+    )
+
+
+class _Nested(AbstractContextManager[None]):
+    """A context in another one, which is made each time."""
+
+    def __init__(self, outer: _Block, inner: AbstractContextManager[object]) -> None:
+        """Take what makes the outer one, and the inner one."""
+        self._outer, self._inner = outer, inner
+        self._entered = ExitStack()
+
+    def __enter__(self) -> None:
+        with ExitStack() as entered:
+            entered.enter_context(self._outer())
+            entered.enter_context(self._inner)
+            self._entered = entered.pop_all()
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._entered.__exit__(*error)
 
 
 def _contexts(policy: str) -> Callable[[], Any]:
     """Return the function that makes the contexts of an F and of its repetition."""
+    if policy == FULL:
+        return lambda: (nullcontext(), nullcontext())
     contexts: Any = create_selective_checkpoint_contexts  # without annotations in torch
     if policy == OPS:
         return lambda: contexts(_EveryOtherProduct())
@@ -106,7 +143,19 @@ def _contexts(policy: str) -> Callable[[], Any]:
 
 @cache
 def _of_user(address: str) -> Callable[..., Any]:
-    return import_function(address)
+    """Import a user's policy; its errors and results of other types name it."""
+    own = import_function(address)
+
+    def decided(*args: Any, **kwargs: Any) -> Any:
+        found = run_user_code(address, lambda: own(*args, **kwargs))
+        if not isinstance(found, bool | CheckpointPolicy):
+            raise SynthError(
+                f"{address} returned a {type(found).__name__}; a policy returns True for what is "
+                f"kept and False for the rest, or a CheckpointPolicy"
+            )
+        return found
+
+    return decided
 
 
 class _EveryOtherProduct:

@@ -6,7 +6,7 @@ Parameters become DTensors. Norms, and what a plan of a layer does not name, sta
 process.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -43,11 +43,28 @@ def divide_layers(layers: Iterable[nn.Module], group: DeviceMesh, address: str |
         if own is None or address is None:
             _divide_built_in(layer, group)
             continue
+        shapes = [tuple(parameter.shape) for parameter in layer.parameters()]
         made = run_user_code(address, lambda layer=layer: own(layer, group))  # type: ignore[misc]
         if made is not None and made is not layer:
             raise SynthError(
                 f"{address} returned another module than its layer, a {type(layer).__name__}; "
                 f"divide the layer in place, as parallelize_module does"
+            )
+        _check_whole(layer, address, shapes)
+
+
+def _check_whole(layer: nn.Module, address: str, before: Sequence[tuple[int, ...]]) -> None:
+    """Refuse shards that are plain tensors: norms and checkpoints would take each for the whole.
+
+    Raises:
+        SynthError: names the first of them. A DTensor has the shape of the whole.
+    """
+    for (name, parameter), shape in zip(layer.named_parameters(), before, strict=False):
+        if tuple(parameter.shape) != shape:
+            raise SynthError(
+                f"{address} made {name} of a {type(layer).__name__} a plain tensor of shape "
+                f"{list(parameter.shape)} in place of {list(shape)}; divide it as a DTensor, as "
+                f"parallelize_module does, so that norms and checkpoints know the whole"
             )
 
 

@@ -9,10 +9,9 @@ from torch import Tensor, nn
 from synth.errors import SynthError
 from synth.profile.optimizer import OptimizerSpec
 
-from ..execution.gradients.all_reduce import local_part
+from ..execution.gradients.all_reduce import is_sharded, local_part
 from .flush_free import FlushFreeStep
 from .gradients import Gradients, Owned, widen_gradients
-from .multi_tensor import is_sharded
 from .norm import GradientNorm
 from .post_validation import PostValidatedStep
 from .settings import StepSettings

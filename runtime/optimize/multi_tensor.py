@@ -5,6 +5,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from ..execution.gradients.all_reduce import is_sharded
+
 # On CPU the norm of a tensor in another dtype copies the tensor to that dtype, which plans do not
 # count. So a tensor of 16-bit numbers is taken in pieces of this many.
 _PIECE_ELEMENTS = 1 << 16
@@ -20,11 +22,6 @@ def group_alike(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
         alike = is_sharded(tensor) and id(tensor), tensor.device, tensor.dtype
         groups.setdefault(alike, []).append(tensor)
     return list(groups.values())
-
-
-def is_sharded(tensor: Tensor) -> bool:
-    """True if it is a DTensor; without importing its module, which is large."""
-    return hasattr(tensor, "full_tensor")
 
 
 def squared_norm(gradients: Iterable[Tensor], device: torch.device) -> Tensor:

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from ..state.module_state import StatePicture, Watch
+from ..state.module_state import StatePicture
+from ..state.watch import Watch
 
 # As many as have no previous step that could be wrong: in it tensors are compared by their numbers.
 _NUM_EXACT = 2
@@ -34,7 +35,7 @@ class IterationSnapshot:
         self._picture = None
         self._num_marks += 1
         self._watch.begin(is_exact=self._num_marks <= _NUM_EXACT)
-        self._picture = self._watch.picture()
+        self._picture = StatePicture(self._watch)
 
     def restore(self) -> None:
         """Restore the remembered state; not in the first iteration."""

@@ -16,6 +16,7 @@ from synth.schedule.look_ahead import LookAhead
 from ..execution.base.channels import Channels
 from ..execution.base.clock import OpClock
 from ..execution.base.rank_context import RankContext
+from ..execution.gradients.all_reduce import is_sharded
 from ..execution.gradients.copies_and_ties import GradientReducer
 from ..execution.gradients.data_parallel import DataParallel
 from ..execution.gradients.layout import GradientLayout
@@ -213,7 +214,7 @@ def _look_ahead(
     """
     if watched is None:
         return None
-    if any(type(p).__name__ == "DTensor" for s in parts.stages.values() for p in s.parameters()):
+    if any(is_sharded(p) for stage in parts.stages.values() for p in stage.parameters()):
         raise SynthError(
             "look_ahead lets each process choose its order, and the collectives of sharded "
             "parameters (DTensor) need the same order on all processes; leave look_ahead out"

@@ -13,8 +13,8 @@ from synth.errors import SynthError
 from synth.run_options.weight_files import WeightFormat, check_new
 
 from ..checkpoint.rank_file import check_storable, host_copy
+from ..execution.gradients.all_reduce import is_sharded
 from ..execution.weights.shared_tensor import SharedParameter
-from ..optimize.multi_tensor import is_sharded
 from .all_ranks import AllRanks
 from .held_tensors import HeldTensor, held_tensors, origin_of
 from .safetensors_files import ShardWriter, complete_folder

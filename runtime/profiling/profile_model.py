@@ -156,6 +156,8 @@ class _ModelProfiler:
             num_elsewhere += visited.is_elsewhere
             if visited.sample is None:
                 continue
+            if options.processes is not None:
+                options.processes.check_whole(visited.name, visited.sample)
             pace.begin(visited.name)
             left: dict[str, int] = {}
             profile = self._profile_layer(visited.sample, pace, left)

@@ -10,10 +10,14 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
+from synth.errors import SynthError
 from synth.op_kinds import OpKind
 from synth.profile.layer_profile import LayerProfile, Timing
 
+from ..execution.gradients.all_reduce import is_sharded
 from ..models.layered_stage import LayerCall
+from .layer_gradients import are_alike, layer_gradients
+from .sample import Sample
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,30 @@ class RankProcesses:
             return made
 
         return filled
+
+    def check_whole(self, name: str, sample: Sample) -> None:
+        """Compare the gradients of what stays whole on each process; all call this.
+
+        A whole parameter within a divided part of a layer, such as a norm of this process's heads,
+        gets a part of its gradient, and the processes would drift apart.
+
+        Raises:
+            SynthError: the gradients of such a parameter differ between the processes.
+        """
+        if sample.call is None:
+            return
+        for of, gradient in layer_gradients(sample, sample.call).items():
+            if gradient is None or is_sharded(gradient):
+                continue
+            first = gradient.clone()
+            dist.broadcast(first, 0)
+            differ = torch.tensor([not are_alike(first, gradient)], dtype=torch.int32).to(first)
+            dist.all_reduce(differ)
+            if differ.item():
+                raise SynthError(
+                    f"layer {name!r}, as it is divided, has another gradient of {of} on each "
+                    f"process; divide what reads it, too, or leave that part of the layer whole"
+                )
 
     def most(self, own: LayerProfile) -> LayerProfile:
         """Return the times of the slowest process and the bytes of the fullest; all call this.

@@ -6,6 +6,7 @@ from dataclasses import replace
 from synth.errors import SynthError
 from synth.profile.layer_profile import LayerProfile, LayerVariant
 
+from .layer_gradients import Gradients, are_alike, layer_gradients
 from .sample import Sample
 
 
@@ -28,15 +29,17 @@ def measured_variants(
         tell: called with a line per policy that is left out.
 
     Raises:
-        SynthError: the layer cannot be recomputed under a policy.
+        SynthError: the layer cannot be recomputed under a policy, or has other gradients then.
     """
     call = sample.call
-    if call is None or call.policy is not None:
+    if call is None or call.policy is not None or not policies:
         return {}
-    found = {}
+    found, gradients = {}, layer_gradients(sample, call)
     for policy in policies:
+        own = replace(call, policy=policy)
         try:
-            profile = measure(sample.of(replace(call, policy=policy)))
+            _check_alike(name, policy, gradients, layer_gradients(sample, own))
+            profile = measure(sample.of(own))
         except RuntimeError as error:
             reason = str(error).strip().partition("\n")[0]
             raise SynthError(
@@ -58,3 +61,20 @@ def _why_not(profile: LayerProfile, kept: LayerProfile) -> str | None:
     if own != (kept.deferred_share, kept.gradient_until):
         return "B and W divide the weight gradients otherwise"
     return None
+
+
+def _check_alike(name: str, policy: str, kept: Gradients, found: Gradients) -> None:
+    """Compare gradients with and without a policy.
+
+    PyTorch notices most changes in place of what a policy keeps, but not those of a view that has a
+    version of its own, such as the output of a linear layer without bias.
+
+    Raises:
+        SynthError: they differ by more than rounding.
+    """
+    if not all(are_alike(kept[of], found[of]) for of in kept):
+        raise SynthError(
+            f"layer {name!r} has other gradients under the policy {policy} than without: it "
+            f"changes a kept result in place (write `y = y + x` for `y += x`), or the policy "
+            f"answers differently when F is repeated; change the layer, or leave the policy out"
+        )

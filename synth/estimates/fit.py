@@ -67,7 +67,7 @@ class StepParts:
 
     @cached_property
     def fixed_us(self) -> float:
-        """What no factor changes: the time in which devices wait for their hosts."""
+        """Return the time in which devices wait for their hosts, which no factor changes."""
         return self._whole_us - float(self.parts_us @ np.array(self.factors.values))
 
     def us(self, factors: Factors) -> float:

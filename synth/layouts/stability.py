@@ -1,4 +1,4 @@
-"""How often a choice stays the best over the uncertainty of the estimate."""
+"""Counts how often a choice stays the best over the uncertainty of the estimate."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence

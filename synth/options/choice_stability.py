@@ -1,4 +1,4 @@
-"""How often the plan of an estimated profile stays the best over the estimate's uncertainty."""
+"""Counts how often the plan of an estimated profile stays the best over its uncertainty."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -23,7 +23,7 @@ _Size = Annotated[int, Field(gt=0, le=1 << 16)]
 
 
 class DeviceGroup(Record):
-    """What was done to the times and bytes of a rank's layers beside the pipeline.
+    """The devices that one rank is, whose division its times and bytes have in them.
 
     A rank of the plan is `tensor` × `context` devices. Experts are shared by ranks of all these
     groups and of the data-parallel pipelines together (Megatron-LM's parallel folding), and so add

@@ -67,9 +67,14 @@ def broadcast_from_first(group: Any, tensor: Tensor) -> None:
     broadcast(group, as_real(local_part(tensor.detach())), 0)
 
 
+def is_sharded(tensor: Tensor) -> bool:
+    """True if it is a DTensor; without importing its module, which is large."""
+    return hasattr(tensor, "to_local")
+
+
 def local_part(tensor: Tensor) -> Tensor:
     """Return the local shard of a DTensor; any other tensor itself."""
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def as_real(tensor: Tensor) -> Tensor:

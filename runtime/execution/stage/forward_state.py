@@ -14,10 +14,12 @@ from torch import Tensor, nn
 
 from synth.errors import SynthError
 
-from ...state.module_state import KeptValue, StatePicture, Watch
+from ...state.module_state import StatePicture
+from ...state.place_group import KeptValue
 from ...state.places import ClassAttributes, Entries, Generator, are_equal_states
 from ...state.tensor_numbers import TensorNumbers, digest_of, storage_key, storage_of
 from ...state.walk import MOST_OBJECTS
+from ...state.watch import Watch
 
 # In so many steps of each mode (`train`, `eval`) tensors are compared by their numbers, for which a
 # device must be waited for; later by autograd's counts of in-place changes.
@@ -114,7 +116,7 @@ class ForwardState:
         """
         self._prepare()
         self._watch.refresh(*given)
-        found = StateAtForward(self._watch.picture())
+        found = StateAtForward(StatePicture(self._watch))
         is_exact = self._watch.watchfulness.is_exact
         with _same_parameters(self._module) if is_exact else nullcontext():
             yield found
@@ -126,7 +128,7 @@ class ForwardState:
         """Run R in the block: from what F found, which is None if another rank has run F."""
         self._prepare()
         self._watch.refresh()
-        picture = self._watch.picture() if found is None else found.picture
+        picture = StatePicture(self._watch) if found is None else found.picture
         with picture.again() as self._stand_ins:
             try:
                 yield

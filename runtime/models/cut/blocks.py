@@ -15,12 +15,17 @@ def find_blocks(model: nn.Module) -> list[str]:
 
     A list of blocks is a `ModuleList`, `ModuleDict` or `Sequential` in which two modules or more
     of one class have parameters and sub-modules. Without one, sub-modules are not needed, as in a
-    list of linear layers. Without that, a model that is a `Sequential` has its own items as blocks.
+    list of linear layers, if they have most of the parameters. Without that, a model that is a
+    `Sequential` has its own items as blocks.
 
     Raises:
         SynthError: there is no such list.
     """
-    found = list(_blocks_in(model, "", _is_compound)) or list(_blocks_in(model, "", _has_state))
+    found = list(_blocks_in(model, "", _is_compound))
+    if not found:
+        simple = list(_blocks_in(model, "", _has_state))
+        own = sum(map(_num_parameters, map(model.get_submodule, simple)))
+        found = simple if 2 * own > _num_parameters(model) else []
     if not found and isinstance(model, nn.Sequential):
         found = [name for name, item in _named(model, "") if _has_state(item)]
     if not found:
@@ -58,6 +63,10 @@ def _is_compound(item: nn.Module) -> bool:
 
 def _has_state(item: nn.Module) -> bool:
     return next(item.parameters(), None) is not None
+
+
+def _num_parameters(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def is_callable(module: nn.Module) -> bool:

@@ -12,9 +12,9 @@ from torch.utils import _pytree as pytree
 from synth.errors import SynthError
 
 from .origin import Origin
-from .recorder import described
 from .steps import ConstantRef, DeviceRef, ParameterRef, RecordedCall, TensorRef
 from .structure import Structure, look_of
+from .torch_functions import described
 
 
 class Table:

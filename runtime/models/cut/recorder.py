@@ -9,20 +9,14 @@ Program Capture and Transformation for Deep Learning in Python", MLSys 2022).
 
 import random
 import sys
-import traceback
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
-from threading import Lock, get_ident
-from types import MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import Function
-from torch.overrides import TorchFunctionMode, resolve_name
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import CheckpointFunction
 
@@ -30,34 +24,14 @@ from synth.errors import SynthError
 
 from ..empty import has_empty_parameters
 from ..signature import layer_signature
+from .code_place import WAY_OUT, line_run, reads
 from .guard import Guard, storage_of
+from .held_tensors import tensors_in
+from .intercept import intercepted
 from .outline import run_empty
 from .steps import ConstantRef, DeviceRef, ParameterRef, RecordedCall, RecordedForward, TensorRef
 from .structure import look_of
-
-_WAY_OUT = "move this code into a layer, pass what it makes as an input, or cut elsewhere (--cut)"
-
-# They make numbers of tensors, on which the code that follows may depend.
-_READERS = frozenset(
-    ["item", "tolist", "numpy", "is_nonzero", "equal", "allclose", "data_ptr", "untyped_storage"]
-) | {
-    f"__{name}__"
-    for name in ("array", "bool", "int", "float", "index", "complex", "contains", "dlpack")
-}
-_IN_PLACE = frozenset(
-    f"__{name}__"
-    for name in ("setitem", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow")
-) | {f"__{name}__" for name in ("iand", "ior", "ixor", "ilshift", "irshift")}
-
-# Of one argument they take the form alone: of the second, or of the first.
-_IN_FORM_OF = frozenset(["type_as", "expand_as", "view_as", "reshape_as"])
-_NEW_IN_FORM_OF = frozenset(
-    ["zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "new_tensor"]
-)
-
-_PLAIN = type | ModuleType | int | float | complex | str | bytes | torch.dtype | torch.device
-
-_patching = Lock()
+from .torch_functions import mutates, reads_numbers, sources
 
 
 def record(
@@ -83,7 +57,7 @@ def record(
     """
     recorder = _Recorder(model, closed)
     given = [recorder.enter(tree) for tree in (inputs, targets)]
-    with torch.enable_grad(), _intercepted(recorder, closed), recorder.guard, recorder:
+    with torch.enable_grad(), intercepted(recorder, closed), recorder.guard, recorder:
         loss = call(given[0][0], given[1][0])
     return recorder.finish(given[0][1], given[1][1], loss)
 
@@ -125,7 +99,7 @@ class _Recorder(TorchFunctionMode):
         """Return inputs as tensors of the recording's own, and their numbers."""
         leaves, spec = pytree.tree_flatten(tree)
         for leaf in leaves:
-            if not isinstance(leaf, Tensor) and any(_tensors_in(leaf)):
+            if not isinstance(leaf, Tensor) and any(tensors_in(leaf)):
                 raise SynthError(
                     f"the inputs have a {type(leaf).__name__} that holds tensors, which cannot be "
                     f"followed: give tensors, or tuples and dictionaries of tensors"
@@ -154,13 +128,13 @@ class _Recorder(TorchFunctionMode):
             if buffer._version != version:
                 raise SynthError(
                     f"the model's code outside of its layers changes the buffer {name}, of which "
-                    f"each rank would have its own: {_WAY_OUT}"
+                    f"each rank would have its own: {WAY_OUT}"
                 )
         for constant, (version, place) in zip(self._constants, self._versions, strict=True):
             if constant._version != version:
                 raise SynthError(
                     f"a constant that is used at {place} is changed in place afterwards: make a "
-                    f"new tensor instead, or {_WAY_OUT}"
+                    f"new tensor instead, or {WAY_OUT}"
                 )
         own = [storage_of(tensor) for tensor in self._kept]
         storages = [own[self._aliases.get(place, place)] for place in range(len(own))]
@@ -218,7 +192,7 @@ class _Recorder(TorchFunctionMode):
         shared = {storage_of(x): place for place, x in enumerate(leaves) if isinstance(x, Tensor)}
         outputs = pytree.tree_leaves(value)
         for leaf in outputs:
-            if not isinstance(leaf, Tensor) and any(_tensors_in(leaf)):
+            if not isinstance(leaf, Tensor) and any(tensors_in(leaf)):
                 raise SynthError(
                     f"{name} returns a {type(leaf).__name__} that holds tensors, which cannot be "
                     f"followed: return tensors, or tuples and dictionaries of tensors"
@@ -254,10 +228,10 @@ class _Recorder(TorchFunctionMode):
             return func(*args, **kwargs)
         leaves, spec = pytree.tree_flatten((args, kwargs))
         name = getattr(func, "__name__", "")
-        is_followed = any(map(self._is_followed, _sources(name, args, kwargs)))
+        is_followed = any(map(self._is_followed, sources(name, args, kwargs)))
         if is_followed:
             self._check_call(func, name, leaves)
-            if _mutates(name, kwargs) and args and isinstance(args[0], Tensor):
+            if mutates(name, kwargs) and args and isinstance(args[0], Tensor):
                 self._make_own(args[0])
             references = tuple(self._reference(leaf, name) for leaf in leaves)
         versions = _versions(leaves)
@@ -268,7 +242,7 @@ class _Recorder(TorchFunctionMode):
         finally:
             self.is_inside = False
         if self.guard.reads and not (is_followed and self._may_read(func, name)):
-            raise _reads(name)
+            raise reads(name)
         if not (is_followed or self.guard.draws):
             return result
         if not is_followed:
@@ -297,27 +271,27 @@ class _Recorder(TorchFunctionMode):
         """
         self._check_state()
         slices = [leaf for leaf in leaves if isinstance(leaf, slice)]
-        if name.strip("_") in _READERS or name in _READERS or any(map(self._is_followed, slices)):
-            raise _reads(name)
+        if reads_numbers(name) or any(map(self._is_followed, slices)):
+            raise reads(name)
         if name == "__set__":
             raise SynthError(
                 f"the model's code outside of its layers sets an attribute of a tensor (at "
-                f"{_place()}), such as `data` or `requires_grad`: {_WAY_OUT}"
+                f"{line_run()}), such as `data` or `requires_grad`: {WAY_OUT}"
             )
 
     def _check_state(self) -> None:
         """Check that autocast is as at the start."""
         if _autocast() != self._autocast:
             raise SynthError(
-                f"the model's code turns autocast on or off outside of its layers (at {_place()}): "
-                f"{_WAY_OUT}"
+                f"the model's code turns autocast on or off outside of its layers "
+                f"(at {line_run()}): {WAY_OUT}"
             )
 
     def _check_generators(self) -> None:
         if _other_generators() != self._drawn:
             raise SynthError(
                 "the model's code outside of its layers draws random numbers of Python or NumPy, "
-                "which would be the same in each step: draw them by torch, or " + _WAY_OUT
+                "which would be the same in each step: draw them by torch, or " + WAY_OUT
             )
 
     def _may_read(self, func: Any, name: str) -> bool:
@@ -341,7 +315,7 @@ class _Recorder(TorchFunctionMode):
             if id(tensor) not in self._numbers:
                 raise SynthError(
                     f"the model's code changes a parameter, a buffer or a constant in place "
-                    f"outside of its layers (at {_place()}): {_WAY_OUT}"
+                    f"outside of its layers (at {line_run()}): {WAY_OUT}"
                 )
         changed = tuple(self._numbers[id(tensor)] for tensor in mutated)
         numbers = tuple(
@@ -349,7 +323,7 @@ class _Recorder(TorchFunctionMode):
             for place, leaf in enumerate(outputs)
             if isinstance(leaf, Tensor) and id(leaf) not in self._parameters
         )
-        place = _place() if changed else ""
+        place = line_run() if changed else ""
         self._steps.append(replace(step, outputs=numbers, mutated=changed, place=place))
 
     def _add(self, tensor: Tensor) -> int:
@@ -368,18 +342,19 @@ class _Recorder(TorchFunctionMode):
         """
         if isinstance(leaf, torch.Generator):
             raise SynthError(
-                f"{receiver} (at {_place()}) draws from a generator of its own, whose state the "
-                f"layers would not share: draw from torch's default generator, or {_WAY_OUT}"
+                f"{receiver} (at {line_run()}) draws from a generator of its own, whose state the "
+                f"layers would not share: draw from torch's default generator, or {WAY_OUT}"
             )
         if isinstance(leaf, torch.device) and leaf.type == self._device.type:
             return DeviceRef()
         if not isinstance(leaf, Tensor):
-            held = next((x for x in _tensors_in(leaf) if self._depends(x)), None)
+            held = next((x for x in tensors_in(leaf) if self._depends(x)), None)
             if held is None:
                 return leaf
             raise SynthError(
-                f"{receiver} is given a {type(leaf).__name__} (at {_place()}) that holds tensors, "
-                f"which cannot be followed: give tensors, tuples or dictionaries, or {_WAY_OUT}"
+                f"{receiver} is given a {type(leaf).__name__} (at {line_run()}) that holds "
+                f"tensors, which cannot be followed: give tensors, tuples or dictionaries, or "
+                f"{WAY_OUT}"
             )
         if id(leaf) in self._numbers:
             return TensorRef(self._numbers[id(leaf)])
@@ -387,16 +362,16 @@ class _Recorder(TorchFunctionMode):
             return ParameterRef(self._parameters[id(leaf)])
         if self._depends(leaf):
             raise SynthError(
-                f"a tensor of shape {list(leaf.shape)} that {receiver} is given (at {_place()}) "
+                f"a tensor of shape {list(leaf.shape)} that {receiver} is given (at {line_run()}) "
                 f"depends on the inputs, parameters or random numbers in a way that cannot be "
                 f"followed, such as a module's attribute, a write to a part of a tensor, or vmap: "
-                f"{_WAY_OUT}"
+                f"{WAY_OUT}"
             )
         number = self._constant_numbers.get(id(leaf))
         if number is None:
             number = self._constant_numbers[id(leaf)] = len(self._constants)
             self._constants.append(leaf)
-            self._versions.append((leaf._version, _place()))
+            self._versions.append((leaf._version, line_run()))
         return ConstantRef(number)
 
     def _depends(self, tensor: Tensor) -> bool:
@@ -411,36 +386,6 @@ class _Output(NamedTuple):
     aliases: tuple[int | None, ...]  # of each leaf of the value
 
 
-@contextmanager
-def _intercepted(recorder: _Recorder, closed: Mapping[str, nn.Module]) -> Iterator[None]:
-    """Within it calls of closed modules go to the recorder."""
-    with _patching:
-        original, watched = nn.Module.__call__, {id(module) for module in closed.values()}
-        own = get_ident()
-
-        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            is_recorded = id(module) in watched and not recorder.is_inside
-            if is_recorded and get_ident() == own:
-                return recorder.call_module(module, original, args, kwargs)
-            return original(module, *args, **kwargs)
-
-        apply = Function.__dict__["apply"]
-
-        def called(kind: Any, *args: Any, **kwargs: Any) -> Any:
-            run = apply.__get__(None, kind)
-            if recorder.is_inside or get_ident() != own:
-                return run(*args, **kwargs)
-            return recorder.call_autograd(run, args, kwargs)
-
-        nn.Module.__call__ = call  # type: ignore[method-assign]
-        Function.apply = classmethod(called)  # type: ignore[assignment, method-assign]
-        try:
-            yield
-        finally:
-            nn.Module.__call__ = original  # type: ignore[method-assign]
-            Function.apply = apply  # type: ignore[method-assign]
-
-
 def _as_output(leaf: Any) -> Any:
     """Return a tensor that no other step gave; one of real numbers has a gradient to follow."""
     if not isinstance(leaf, Tensor):
@@ -453,18 +398,6 @@ def _as_output(leaf: Any) -> Any:
 
 def _with_grad() -> bool:
     return torch.is_grad_enabled()
-
-
-def _mutates(name: str, kwargs: Mapping[str, Any]) -> bool:
-    is_named_so = name.endswith("_") and not name.endswith("__")
-    return name in _IN_PLACE or is_named_so or kwargs.get("out") is not None
-
-
-def _sources(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """Return the arguments whose numbers the result depends on."""
-    if name in _IN_FORM_OF:
-        args = args[:1]
-    return pytree.tree_leaves((args[1:] if name in _NEW_IN_FORM_OF else args, kwargs))
 
 
 def _versions(leaves: Sequence[Any]) -> list[int]:
@@ -483,50 +416,7 @@ def _other_generators() -> tuple[Any, ...]:
     return random.getstate(), *(x.tobytes() if hasattr(x, "tobytes") else x for x in drawn)
 
 
-def _tensors_in(value: Any, depth: int = 4) -> Iterator[Tensor]:
-    """Yield the tensors that a value holds in attributes, closures and containers."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, nn.Module):
-        yield from value.parameters()
-    elif depth and not isinstance(value, _PLAIN):
-        held = [*pytree.tree_leaves(getattr(value, "__dict__", {}))]
-        held += [getattr(value, name, None) for name in getattr(type(value), "__slots__", ())]
-        held += [cell.cell_contents for cell in getattr(value, "__closure__", None) or ()]
-        if isinstance(value, partial):
-            held += [value.func, *pytree.tree_leaves((value.args, value.keywords))]
-        if isinstance(value, MethodType):
-            held.append(value.__self__)
-        if isinstance(value, list | tuple | dict | set):
-            held += pytree.tree_leaves(list(value.values() if isinstance(value, dict) else value))
-        for each in held:
-            if each is not value:
-                yield from _tensors_in(each, depth - 1)
-
-
-def _reads(name: str) -> SynthError:
-    return SynthError(
-        f"the model's code outside of its layers reads numbers of a tensor that depends on "
-        f"the inputs ({name} at {_place()}), so its steps or shapes may differ from batch to "
-        f"batch: {_WAY_OUT}"
-    )
-
-
 def _look(leaf: Any) -> Hashable:
     if isinstance(leaf, Tensor):
         return tuple(leaf.shape), leaf.dtype
     return repr(leaf)
-
-
-def described(function: Any) -> str:
-    """Return the name of a function of torch, equal in each process."""
-    name: str | None = resolve_name(function)
-    return name or getattr(function, "__qualname__", None) or repr(function)
-
-
-def _place() -> str:
-    """Name the line of the model's code that runs, the last one outside of torch and this file."""
-    skipped = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
-    frames = traceback.extract_stack()
-    frame = next((f for f in reversed(frames) if not f.filename.startswith(skipped)), frames[-1])
-    return f"{frame.filename}, line {frame.lineno}"

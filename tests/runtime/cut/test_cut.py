@@ -25,6 +25,7 @@ from tests.runtime.cut.whole_models import (
     Llama,
     Recurrent,
     Routed,
+    TwoTables,
     UNet,
 )
 
@@ -156,6 +157,7 @@ def test_a_cut_leaves_the_model_as_it_was() -> None:
     [
         (Routed, None, r"reads numbers .*__bool__ at .*whole_models.py, line"),
         (FromNumbers, None, "depends on the inputs, .* in a way that cannot be followed"),
+        (TwoTables, None, "no ModuleList, ModuleDict or Sequential of two"),
         (lambda: nn.Linear(2, 2), None, "no ModuleList, ModuleDict or Sequential of two"),
         (Llama, "embed | layers.*", "no module of Llama is called 'embed'; there are tok_emb"),
         (Llama, "layers | output", "calls no 'layers'"),

@@ -224,6 +224,30 @@ class Recurrent(nn.Module):
         return logits
 
 
+class Wide(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(16, 64), nn.Linear(64, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.down(self.up(x))
+        return y
+
+
+class TwoTables(nn.Module):
+    """A list of two tables, and blocks that are attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(WORDS, 16) for _ in range(2))
+        self.first, self.second = Wide(), Wide()
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x: Tensor = self.tables[0](tokens) + self.tables[1](tokens)
+        x = self.second(self.first(x))
+        return x
+
+
 class Routed(Llama):
     """Reads a number of a hidden state between its layers."""
 

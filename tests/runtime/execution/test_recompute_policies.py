@@ -174,6 +174,65 @@ def test_a_layer_that_cannot_be_recomputed_under_a_policy_is_named() -> None:
         profile_layers(layers, x, x, policies=("ops",), warmup=0, iterations=1)
 
 
+class ScaledInPlace(nn.Module):
+    """Its product is a view with a version of its own, so that PyTorch does not notice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(8, 16, bias=False)
+        self.down = nn.Linear(16, 8, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.down(F.gelu(self.up(x).mul_(0.5)))
+        return x + y
+
+
+class Dropped(nn.Module):
+    """A layer that draws random numbers and counts in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(8)
+        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.norm(F.dropout(self.down(F.gelu(self.up(x))), 0.5).transpose(1, 2))
+        return x + y.transpose(1, 2)
+
+
+def test_a_layer_that_has_other_gradients_under_a_policy_is_refused() -> None:
+    layers, x = [nn.Linear(8, 8), ScaledInPlace(), Loss()], torch.randn(2, 4, 8)
+    with pytest.raises(SynthError, match="1' has other gradients under the policy ops than with"):
+        profile_layers(layers, x, x, policies=("ops",), warmup=0, iterations=1)
+
+
+def test_layers_that_draw_and_change_state_have_equal_gradients_under_policies() -> None:
+    layers, x = [nn.Linear(8, 8), Dropped(), Loss()], torch.randn(2, 4, 8)
+    state = {name: value.clone() for name, value in layers[1].state_dict().items()}
+    profile_layers(layers, x, x, policies=("ops", MINE), warmup=0, iterations=1)
+    assert all(torch.equal(value, state[name]) for name, value in layers[1].state_dict().items())
+
+
+def says_a_word(context: Any, op: Any, *args: Any, **kwargs: Any) -> str:
+    """A user's policy that returns something else than it should."""
+    return "save"
+
+
+def fails(context: Any, op: Any, *args: Any, **kwargs: Any) -> bool:
+    """A user's policy with a fault."""
+    raise KeyError(str(op))
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [("says_a_word", "says_a_word returned a str; a policy"), ("fails", "fails failed: KeyError")],
+)
+def test_faults_of_a_policy_name_it(policy: str, message: str) -> None:
+    layers, x = [nn.Linear(8, 8), ScaledInPlace(), Loss()], torch.randn(2, 4, 8)
+    with pytest.raises(SynthError, match=message):
+        profile_layers(layers, x, x, policies=(f"{__file__}:{policy}",), warmup=0, iterations=1)
+
+
 def test_a_program_that_did_not_import_a_policy_does_not_get_its_code_run(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("raise AssertionError")
     check_is_imported([MINE, "ops", "tests.runtime.train_plans:train_plans"])

@@ -341,7 +341,8 @@ def test_what_groups_do_not_do_is_refused(
 def test_sharded_stages_do_not_look_ahead() -> None:
     from synth.runtime.pipeline.connections import _look_ahead
 
-    sharded: Tensor = torch.ones(1).as_subclass(type("DTensor", (Tensor,), {}))
+    own = {"to_local": lambda self: self}
+    sharded: Tensor = torch.ones(1).as_subclass(type("DTensor", (Tensor,), own))
     parts: Any = SimpleNamespace(stages={0: SimpleNamespace(parameters=lambda: [sharded])})
     watched: Any = object()
     with pytest.raises(SynthError, match="need the same order on all processes"):
@@ -386,8 +387,19 @@ class Head(nn.Module):
     def forward(self, x, targets):
         return nn.functional.cross_entropy(self.out(x).flatten(0, 1), targets.flatten())
 
+class HeadNorm(Block):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(6)
+    def forward(self, x):
+        heads = self.up(x).unflatten(-1, (-1, 6))
+        return x + self.down(self.norm(heads).flatten(-2))
+
 def layers():
     return [nn.Embedding(128, 8), Block(), Block(), Head()]
+
+def normed():
+    return [nn.Embedding(128, 8), HeadNorm(), Head()]
 
 def divide(layer, mesh):
     if isinstance(layer, Block):
@@ -395,10 +407,14 @@ def divide(layer, mesh):
 
 def wrap(layer, mesh):
     return nn.Sequential(layer)
+
+def slice_plainly(layer, mesh):
+    if isinstance(layer, Block):
+        layer.up.weight = nn.Parameter(layer.up.weight.detach().chunk(mesh.size())[0])
 """
 
 
-def measure_own(rank: int, size: int, file: Path) -> str:
+def measure_own(rank: int, size: int, file: Path, layers: str = "layers") -> str:
     """Profile a user's model on a group, by the user's function."""
     from synth.runtime.profiling.profile_model import profile_model
     from synth.runtime.profiling.rank_processes import RankProcesses
@@ -406,7 +422,7 @@ def measure_own(rank: int, size: int, file: Path) -> str:
     begin()
     workload = Workload.model_validate(
         {
-            "model": f"{file}:layers", "micro_batch_size": 2, "sequence_length": 8,
+            "model": f"{file}:{layers}", "micro_batch_size": 2, "sequence_length": 8,
             "group": {"tensor": 2},
         }
     )  # fmt: skip
@@ -415,8 +431,15 @@ def measure_own(rank: int, size: int, file: Path) -> str:
     return json.dumps(profile.to_data())
 
 
+def refused_profile(rank: int, size: int, file: Path) -> str:
+    """Return the error about a norm of this process's heads that stays whole."""
+    with pytest.raises(SynthError) as refused:
+        measure_own(rank, size, file, "normed")
+    return str(refused.value)
+
+
 def refusals(rank: int, size: int, file: Path) -> list[str]:
-    """What is said of layers that no one knows how to divide, and of a function that wraps."""
+    """Return the errors about layers that cannot be divided, and about functions that may not."""
     from torch.distributed.device_mesh import init_device_mesh
 
     from synth.runtime.models import ModelSpec, build_layers
@@ -427,7 +450,10 @@ def refusals(rank: int, size: int, file: Path) -> list[str]:
     own = build_layers(ModelSpec(f"{file}:layers"), seed=0).values()
     uneven = build_layers(ModelSpec("llama", TINY | {"num_kv_heads": 1}), seed=0).values()
     said = []
-    for layers, address in ((own, None), (own, f"{file}:wrap"), (uneven, None)):
+    sliced = build_layers(ModelSpec(f"{file}:layers"), seed=0).values()
+    for layers, address in (
+        (own, None), (own, f"{file}:wrap"), (uneven, None), (sliced, f"{file}:slice_plainly")
+    ):  # fmt: skip
         with pytest.raises(SynthError) as refused:
             divide_layers(layers, mesh, address)
         said.append(str(refused.value))
@@ -454,3 +480,6 @@ def test_a_model_of_the_users_is_divided_by_the_users_function(
         assert "an Embedding is no layer" in said[0].replace("a Emb", "an Emb")
         assert "returned another module" in said[1]
         assert "1 heads of keys and values, which 2 processes" in said[2]
+        assert "a plain tensor of shape [6, 8] in place of [12, 8]" in said[3]
+    for error in pool.run(refused_profile, 2, file):
+        assert "'HeadNorm.1', as it is divided, has another gradient of norm.weight" in error

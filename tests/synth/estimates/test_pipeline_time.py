@@ -1,4 +1,4 @@
-"""What published programs wait for beside the order of their ops."""
+"""Waits of published programs beside those of the order of their ops."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What computed an estimated profile is found again from the profile alone."""
+"""The estimator of an estimated profile, made again from the profile alone."""
 
 from pathlib import Path
 from typing import Any
