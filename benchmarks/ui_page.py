@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 from synth.cli.answer.explain import explanation_text
+from synth.system.garbage import seldom_collected
 from synth.system.messages import silenced
 from synth.ui.drawing import Drawings
 from synth.ui.limits import LOCAL
@@ -101,6 +102,6 @@ def opening() -> None:
 
 
 if __name__ == "__main__":
-    with silenced():
+    with silenced(), seldom_collected():  # as the server does
         drawing()
         opening()

@@ -1,6 +1,7 @@
 """The papers' tables: printed figures, own ones, and the page that has them side by side."""
 
 import json
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from benchmarks.papers.comparison import (
     made,
     printed_rows,
 )
-from benchmarks.papers.tables.bitpipe_model import Layouts, step
+from benchmarks.papers.tables.bitpipe_model import MODELS, Layouts, searched, step
 from synth.errors import SynthError
 
 PAGE = tables.ROOT / "docs" / "papers.md"
@@ -110,6 +111,27 @@ def test_the_page_s_sentence_on_the_plans_is_that_of_their_results() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert f"{time} % (BERT-64) and {other_time} % (GPT-96) less time than BitPipe" in text
     assert f"in {bytes_} and {other_bytes} % less memory" in text
+
+
+def test_reasons_have_the_figures_of_the_simulation() -> None:
+    names = ("interleaved:2", "bitpipe:1")
+    other, bitpipe = (step("GPT-96", name, Layouts(1, 8, 1), 32).samples_per_s for name in names)
+    reason = printed_rows()["bitpipe-node"]["the fastest in each configuration"].reason
+    assert f"1F1B-Int is {100 * (other / bitpipe - 1):.1f} % faster" in reason
+    leads = []
+    for model, family in product(MODELS, ("1f1b", "mixpipe", *names)):
+        speeds = {True: [0.0], False: [0.0]}
+        for one in searched(model, family, 32, is_default=True):
+            speeds[one.layout.ranks > 8] += [one.samples_per_s] * (one.layout.ranks >= 8)
+        leads.append(max(speeds[True]) / max(speeds[False]))
+    reason = printed_rows()["bitpipe-cluster"]["D = 8 is the best on 32 GPUs"].reason
+    assert f"D = 16 or 32 is up to {100 * (max(leads) - 1):.0f} % faster here" in reason
+
+
+def test_the_busiest_stage_of_amoebanet_follows_from_its_speed_up() -> None:
+    # 8 devices at 3.48 of 8: the bubble of 32 micro-batches, and the imbalance.
+    share = 8 / 3.48 / (1 + 7 / 32)
+    assert f"busiest stage has {share:.1f} times the mean work" in PAGE.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("model", "sequences"), [("BERT-64", 4), ("GPT-96", 1)])

@@ -1,7 +1,9 @@
 """One rank of an emulated run, from the plan to its measurements."""
 
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 
 import torch
 import torch.distributed as dist
@@ -188,6 +190,7 @@ def _make_stages(
     lowered: Lowered, rank: int, device: EmulatedClock, pace: Pace
 ) -> dict[int, EmulatedStage]:
     costs, steps_us = lowered.costs.stages, step_durations(lowered, rank)
+    at_once = _at_once_us(lowered)
     return {
         stage: EmulatedStage(
             costs[stage],
@@ -196,9 +199,21 @@ def _make_stages(
             is_last=stage == len(costs) - 1,
             has_versions=lowered.versions is not None,
             op_us=partial(_op_us, pace, stage, steps_us.get(stage, 0)),
+            at_once_us=at_once[stage],
         )
         for stage, _ in lowered.schedule.placement.held[rank]
     }
+
+
+def _at_once_us(lowered: Lowered) -> defaultdict[int, dict[tuple[OpKind, int], int]]:
+    """By stage the times of ops that run at once with another one, by kind and micro-batch."""
+    found: defaultdict[int, dict[tuple[OpKind, int], int]] = defaultdict(dict)
+    ops = [*chain(*lowered.ops)]
+    for first in lowered.arrays.overlapped.tolist():
+        for node in (first, first + 1):
+            op = ops[node]
+            found[op.stage][op.kind, op.microbatch] = lowered.durations_us[node]
+    return found
 
 
 def _saved_sizes(lowered: Lowered) -> SavedSizes:

@@ -1,6 +1,6 @@
 """A stage that takes the profile's time and memory, and computes nothing."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -42,6 +42,7 @@ class EmulatedStage:
         is_last: bool,
         has_versions: bool = False,
         op_us: Callable[[OpKind, int], int] | None = None,
+        at_once_us: Mapping[tuple[OpKind, int], int] | None = None,
     ) -> None:
         """Make a stage.
 
@@ -53,9 +54,11 @@ class EmulatedStage:
             has_versions: True if its weights are allocated, as updates replace them.
             op_us: returns the time that an op of a kind takes now, given its time in the plan;
                 None: that of the plan.
+            at_once_us: the times in the plan, by kind and micro-batch, of ops that run at once with
+                another one, as if they took turns; None: there are none.
         """
         self._device = device
-        self._op_us = op_us
+        self._op_us, self._at_once_us = op_us, at_once_us or {}
         self.is_last = is_last
         self._costs = costs
         self._input = boundary_of(input_bytes) if input_bytes is not None else None
@@ -77,19 +80,19 @@ class EmulatedStage:
 
     def forward(self, microbatch: int, forward_input: ForwardInput) -> Tensors:
         """F: afterwards `saved_bytes` are held."""
-        self._take(OpKind.F)
+        self._take(OpKind.F, microbatch)
         self._held[microbatch] = self._saved(forward_input)
         return (self._loss,) if self.is_last else self._output.activations("cpu")
 
     def forward_light(self, microbatch: int, forward_input: ForwardInput) -> Tensors:
         """F that R follows: afterwards `replay_bytes` are held."""
-        self._take(OpKind.F, self._costs.light_rise)
+        self._take(OpKind.F, microbatch, self._costs.light_rise)
         self._held[microbatch] = _hold(self._costs.replay_bytes)
         return (self._loss,) if self.is_last else self._output.activations("cpu")
 
     def rebuild(self, microbatch: int, forward_input: ForwardInput) -> None:
         """R: afterwards `saved_bytes` are held, and the output if a layer holds it."""
-        self._take(OpKind.R)
+        self._take(OpKind.R, microbatch)
         del self._held[microbatch]
         self._held[microbatch] = self._saved(forward_input)
         if self._costs.output_until != OpKind.F:
@@ -117,7 +120,7 @@ class EmulatedStage:
 
     def backward_input(self, microbatch: int, gradients: Tensors) -> Tensors:
         """Take the time of B; afterwards only `saved_w_bytes` are held."""
-        self._take(OpKind.B)
+        self._take(OpKind.B, microbatch)
         del self._held[microbatch]
         if self._costs.output_until != OpKind.W:
             self._again.pop(microbatch, None)
@@ -130,20 +133,20 @@ class EmulatedStage:
 
     def backward_weight(self, microbatch: int) -> None:
         """Take the time of W; afterwards nothing is held."""
-        self._take(OpKind.W)
+        self._take(OpKind.W, microbatch)
         del self._held[microbatch]
         self._again.pop(microbatch, None)
 
     def backward(self, microbatch: int, gradients: Tensors) -> Tensors:
         """Take the time of BW; afterwards nothing is held."""
-        self._take(OpKind.BW)
+        self._take(OpKind.BW, microbatch)
         self._again.pop(microbatch, None)
         del self._held[microbatch]
         return self._gradients()
 
     def step(self) -> None:
         """Take the time of STEP."""
-        self._take(OpKind.STEP)
+        self._take(OpKind.STEP, 0)
 
     def parameters(self) -> Iterable[Tensor]:
         """One of all bytes if weights have versions; else they are counted, not held."""
@@ -179,10 +182,10 @@ class EmulatedStage:
     def _gradients(self) -> Tensors:
         return () if self._input is None else self._input.gradients("cpu")
 
-    def _take(self, kind: OpKind, rise_bytes: int | None = None) -> None:
+    def _take(self, kind: OpKind, microbatch: int, rise_bytes: int | None = None) -> None:
         """Let the op's time pass, with the memory rise that it has while it runs."""
         _hold(self._costs.rise_bytes[kind] if rise_bytes is None else rise_bytes)
-        planned_us = self._costs.duration_us[kind]
+        planned_us = self._at_once_us.get((kind, microbatch), self._costs.duration_us[kind])
         self._device.run(planned_us if self._op_us is None else self._op_us(kind, planned_us))
 
 

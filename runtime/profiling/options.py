@@ -20,6 +20,7 @@ class ProfilingKeywords(TypedDict, total=False):
     warmup: int
     iterations: int
     separate: bool
+    pairs: bool
     policies: Sequence[str]
     links: Links | Callable[[], Links] | None
     watch: MachineWatch | None
@@ -36,6 +37,7 @@ class ProfilingOptions:
         warmup: warm-up iterations per layer.
         iterations: measured iterations per layer.
         separate: measure each layer, those too that are identical to another one.
+        pairs: measure F and BW of two micro-batches at once, too, on two streams of a CUDA device.
         policies: of recomputation within a layer: each layer is measured under each of them, too.
         links: between ranks and to the host, as `probe_links` measures them; or a function that
             measures them, which is called after the layers were measured; None: transfers take no
@@ -49,6 +51,7 @@ class ProfilingOptions:
     warmup: int = 3
     iterations: int = 20
     separate: bool = False
+    pairs: bool = False
     policies: Sequence[str] = ()
     links: Links | Callable[[], Links] | None = None
     watch: MachineWatch | None = None

@@ -129,7 +129,16 @@ class _ModelProfiler:
     """Measures the layers of a workload on a device, and watches the machine meanwhile."""
 
     def __init__(self, workload: Workload, device: torch.device, options: ProfilingOptions) -> None:
-        """Begin to watch the machine, if the options have no watch that has begun before."""
+        """Begin to watch the machine, if the options have no watch that has begun before.
+
+        Raises:
+            SynthError: pairs are to be measured on another device than CUDA's.
+        """
+        if options.pairs and device.type != "cuda":
+            raise SynthError(
+                f"F and BW at once were to be measured on {device.type}, which runs them one after "
+                f"the other; take a CUDA device, or leave pairs out"
+            )
         self._workload, self._device, self._options = workload, device, options
         self._watch = options.watch or MachineWatch(threads=workload.threads)
 
@@ -203,6 +212,7 @@ class _ModelProfiler:
                 self._workload.optimizer,
                 warmup=self._options.warmup,
                 iterations=self._options.iterations,
+                pairs=self._options.pairs,
                 on_round=pace.end_round,
                 on_left_to_b=left.update,
             )

@@ -18,6 +18,7 @@ from ..optimize import StageOptimizer, StepSettings, widen_gradients, zero_gradi
 from .flop_count import forward_flops
 from .held_bytes import held_bytes
 from .meter import measure
+from .pairs import pair_samples_us
 from .sample import Sample
 
 
@@ -27,6 +28,7 @@ def profile_layer(
     *,
     warmup: int,
     iterations: int,
+    pairs: bool = False,
     on_round: Callable[[], None] = lambda: None,
     on_left_to_b: Callable[[Mapping[str, int]], None] = lambda left: None,
 ) -> LayerProfile:
@@ -37,6 +39,7 @@ def profile_layer(
         spec: the optimizer that will train it.
         warmup: rounds that are not counted.
         iterations: rounds that are; F, B, W, BW and STEP are measured in each.
+        pairs: also measure F and BW of two micro-batches at once; the device is a CUDA device.
         on_round: called after each round.
         on_left_to_b: given the sub-modules of which B computes weight gradients, by their elements.
     """
@@ -48,6 +51,10 @@ def profile_layer(
     gradients = [p.grad for p in parameters if p.grad is not None]
     update = _Update(sample.layer, spec)
     times = _measure_times(sample, update if parameters else None, warmup, iterations, on_round)
+    pair_us = None
+    if pairs:
+        both = _output_gradients(sample)
+        pair_us = _timing(pair_samples_us(sample, both, warmup=warmup, iterations=iterations))
     held = held_bytes(sample)
     rises = held.rise_bytes | {OpKind.STEP: _rise(update, sample.device)}
     on_left_to_b(left := _left_to_b(sample))
@@ -69,6 +76,7 @@ def profile_layer(
         gradient_until=held.gradient_until,
         deferred_share=1 - sum(left.values()) / num_elements if num_elements else 1.0,
         forward_flops=forward_flops(sample),
+        pair_us=pair_us,
     )
     for parameter in parameters:
         parameter.grad = None

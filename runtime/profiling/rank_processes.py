@@ -91,8 +91,10 @@ class RankProcesses:
         times = {
             kind: max((each.time_us[kind] for each in found), key=_median) for kind in own.time_us
         }
+        pairs = [each.pair_us for each in found if each.pair_us is not None]
         return own.replace(
             time_us=times,
+            pair_us=max(pairs, key=_median, default=None),
             rise_bytes={kind: _most(found, kind) for kind in own.rise_bytes},
             **{name: max(getattr(each, name) for each in found) for name in _BYTES},
         )

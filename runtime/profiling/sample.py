@@ -69,7 +69,7 @@ class Sample:
         """Copy the inputs, since a layer may change them in place."""
         return pytree.tree_map_only(Tensor, torch.clone, self.x)
 
-    def forward(self, stage: Stage, x: Any, *, fused: bool = False) -> Tensors:
+    def forward(self, stage: Stage, x: Any, *, fused: bool = False, microbatch: int = 0) -> Tensors:
         """F of the layer, of a micro-batch like `x`, as in the middle of a pipeline; `fused` as
         `ForwardInput` means it."""
         if self.is_first:
@@ -77,7 +77,7 @@ class Sample:
         else:
             entry = Boundary.of(x, trained=self.is_trained)
             given = ForwardInput(flatten(x)[0], entry, self.targets, fused=fused)
-        return stage.forward(0, given)
+        return stage.forward(microbatch, given)
 
     def gradients_like(self, stage: Stage, device: torch.device | str) -> Tensors:
         """Make empty gradients of the output of F, which is run without autograd to find them.

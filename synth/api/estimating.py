@@ -57,4 +57,4 @@ def estimate(
     """
     options = locals()
     options["model"], options["device"] = str(model), str(device)
-    return estimator_of(from_values(EstimateArguments, options)).profile()
+    return estimator_of(from_values(EstimateArguments, options)).profile(variants=True)

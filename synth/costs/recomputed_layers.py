@@ -129,6 +129,7 @@ def _recomputed_whole(layer: LayerProfile) -> LayerProfile:
         input_until=max(layer.input_until, OpKind.B, key=lambda kind: kind.rank_in_chain),
         output_until=OpKind.F,
         variants={},
+        pair_us=None,
     )
 
 

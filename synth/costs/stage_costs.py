@@ -1,5 +1,6 @@
 """Costs of one stage: the microseconds of its ops, and the bytes that they hold."""
 
+import math
 from typing import Any, Self
 
 from pydantic import (
@@ -29,6 +30,10 @@ class StageCosts(Record):
     Where there is nothing to add them to before W, B leaves them for W; see
     `Costs.with_early_gradients`. 0 in files before version 9.
 
+    `hidden_us` is the time by which F and BW of two micro-batches are shorter at once than one
+    after the other; 0 if it is not known, as in files before version 13. Of two stages the smaller
+    counts.
+
     `output_gradient_bytes` None are as many as `output_bytes`, as in files before version 10.
     """
 
@@ -47,6 +52,7 @@ class StageCosts(Record):
     replay_bytes: NonNegativeInt = 0
     light_rise_bytes: NonNegativeInt | None = None
     early_gradient_bytes: NonNegativeInt = 0
+    hidden_us: NonNegativeInt = 0
 
     @model_validator(mode="before")
     @classmethod
@@ -71,6 +77,7 @@ class StageCosts(Record):
             "parameter_bytes": 0,
             "early_gradient_bytes": 0,
             "output_gradient_bytes": None,
+            "hidden_us": 0,
         }
         return {k: v for k, v in fields.items() if k not in left_out or v != left_out[k]}
 
@@ -110,7 +117,7 @@ class StageCosts(Record):
         if speed == 1:
             return self
         durations = {kind: round(us / speed) for kind, us in self.duration_us.items()}
-        return self.replace(duration_us=durations)
+        return self.replace(duration_us=durations, hidden_us=math.floor(self.hidden_us / speed))
 
     @property
     def work_us(self) -> int:

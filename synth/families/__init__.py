@@ -4,7 +4,7 @@ A family's module defines `FAMILY`; nothing else needs to know of it. A family i
 kind of placement; `generate` asks for it by name, `generate_for` for all that a placement admits.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from numbers import Integral
@@ -13,7 +13,7 @@ from synth.costs.costs import Costs
 from synth.errors import SynthError
 from synth.families._lib import names
 from synth.families._lib.family import Family, Setting
-from synth.families._lib.options import ROUNDS, Options, parse, spelled, variants
+from synth.families._lib.options import PAIRS, ROUNDS, Options, parse, spelled, variants
 from synth.objective import Objective
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.placements import is_all_stages
@@ -31,6 +31,7 @@ __all__ = [
     "generate_for",
     "is_pipeline",
     "names_on",
+    "overlapping",
     "placements_for",
     "reads_limits",
     "reads_times",
@@ -210,6 +211,18 @@ def variants_for(num_ranks: int, num_layers: int) -> list[str]:
             for chosen in (options, options | even) if even else (options,):
                 names.append(spelled(family.name, family.options, chosen))
     return names
+
+
+def overlapping(names: Iterable[str]) -> Iterator[str]:
+    """Yield those of the variants whose F and BW can run at once, with that option.
+
+    Raises:
+        SynthError: a family or an option is unknown.
+    """
+    for name in names:
+        family, options = _find(name)
+        if PAIRS in family.options:
+            yield spelled(family.name, family.options, {**options, PAIRS.name: PAIRS.words[1]})
 
 
 def _evenly(

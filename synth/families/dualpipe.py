@@ -1,17 +1,19 @@
 """DualPipe: two streams from both ends at once (DeepSeek-AI 2024, arXiv 2412.19437)."""
 
 from synth.errors import SynthError
-from synth.families._lib.dualpipe_streams import Stream, program
+from synth.families._lib.dualpipe_streams import Stream, pairs, program
 from synth.families._lib.family import Family, Programs, Setting
+from synth.families._lib.options import PAIRS
 
 
 def make(setting: Setting) -> Programs:
     """The first half of the micro-batches enters at rank 0, the second at the last rank.
 
-    The printed bubble, (D/2 − 1) (F&B + B − 3W) with B for the whole backward, takes the overlapped
-    pair F&B for one op that hands on both results at its end. One after the other, F hands on its
-    result first, and the bubble is (D/2 − 1) (F + B − W) with B for the input gradient alone. It
-    holds D + 1 activations, as printed.
+    With `overlap` F and B run at once in the middle. The bubble is the printed one,
+    (D/2 − 1) (F&B + B − 3W) with B for the whole backward, because the pair F&B hands on both
+    results at its end. One after the other, F hands on its result first, and the bubble is
+    (D/2 − 1) (F + B − W) with B for the input gradient alone. It holds D + 1 activations, as
+    printed.
     """
     num_ranks, m = setting.num_ranks, setting.num_micro_batches
     if num_ranks % 2 or m % 2 or m < 2 * num_ranks:
@@ -30,5 +32,10 @@ def make(setting: Setting) -> Programs:
 
 
 FAMILY = Family(
-    "dualpipe", "DeepSeek-AI 2024, arXiv 2412.19437, section 3.2.1", make, "bidirectional"
+    "dualpipe",
+    "DeepSeek-AI 2024, arXiv 2412.19437, section 3.2.1",
+    make,
+    "bidirectional",
+    options=(PAIRS,),
+    overlapped=pairs,
 )

@@ -5,11 +5,13 @@ The blog post (huggingface.co/blog/ufotalent/cut-in-half) halves DualPipe (DeepS
 
 In DualPipe two ranks hold each other's stages in two copies. Here one of half as many ranks holds
 both stages once, and the stream that came from the other end is the one that has turned round.
+With `overlap` F and B run at once in the middle, as in DualPipe.
 """
 
 from synth.errors import SynthError
-from synth.families._lib.dualpipe_streams import Stream, program
+from synth.families._lib.dualpipe_streams import Stream, pairs, program
 from synth.families._lib.family import Family, Programs, Setting
+from synth.families._lib.options import PAIRS
 
 
 def make(setting: Setting) -> Programs:
@@ -27,5 +29,10 @@ def make(setting: Setting) -> Programs:
 
 
 FAMILY = Family(
-    "dualpipe-v", "Sea AI Lab 2025 (Cut-in-half), from DualPipe, arXiv 2412.19437", make, "v"
+    "dualpipe-v",
+    "Sea AI Lab 2025 (Cut-in-half), from DualPipe, arXiv 2412.19437",
+    make,
+    "v",
+    options=(PAIRS,),
+    overlapped=pairs,
 )

@@ -8,6 +8,9 @@ backwards that wait for it; larger ones hold more activations. By default there 
 (D − 1) (F + B) of one of the v stages. `group=` sets the size: if it does not divide m, the last
 group is smaller, and ranks wait for it if it is smaller than D. With `recompute` F keeps only its
 input, and R rebuilds the rest before BW (Korthikanti et al. 2022, arXiv 2205.05198, section 5).
+With `overlap` the F and BW that alternate run at once. Every rank then warms up with one forward
+more, without which the last rank's BW would need the F that runs at once with it (Megatron-LM,
+`--overlap-moe-expert-parallel-comm`).
 """
 
 from collections.abc import Sequence
@@ -16,15 +19,25 @@ from itertools import accumulate
 
 from synth.errors import SynthError
 from synth.families._lib.family import Family, Programs, Setting
-from synth.families._lib.options import Count, rounds
-from synth.families._lib.recompute_option import RECOMPUTE_IF_ASKED, recomputed
+from synth.families._lib.options import PAIRS, Count, rounds
+from synth.families._lib.pairs import before_backwards, overlaps
+from synth.families._lib.recompute_option import RECOMPUTE, RECOMPUTE_IF_ASKED, recomputed
 from synth.op_kinds import OpKind
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
 
 
 def make(setting: Setting) -> Programs:
-    """With `recompute` a rank holds its inputs, and the saved activations of one micro-batch."""
+    """With `recompute` a rank holds its inputs, and the saved activations of one micro-batch.
+
+    Raises:
+        SynthError: groups are too small, or BW is to run at once with F, and R to stand between.
+    """
+    if _overlaps(setting) and setting.options[RECOMPUTE.name] != RECOMPUTE.default:
+        raise SynthError(
+            "interleaved runs either F and BW at once (overlap) or R between them (recompute); "
+            "leave out one of both"
+        )
     return recomputed(setting, in_order(setting))
 
 
@@ -36,9 +49,27 @@ def in_order(setting: Setting) -> list[list[Op]]:
         stages = range(rank, setting.num_stages, num_ranks)
         forwards = in_groups(OpKind.F, stages, groups)
         backwards = in_groups(OpKind.BW, stages[::-1], groups)
-        warmup = (setting.count("rounds") - 1) * len(groups[0]) + 2 * (num_ranks - rank - 1)
-        programs.append(_alternate(forwards, backwards, warmup))
+        programs.append(_alternate(forwards, backwards, _warmup(setting, rank)))
     return programs
+
+
+def _warmup(setting: Setting, rank: int) -> int:
+    rounds, group = setting.count("rounds"), len(_groups(setting)[0])
+    return (rounds - 1) * group + 2 * (setting.num_ranks - rank - 1) + _overlaps(setting)
+
+
+def _overlaps(setting: Setting) -> bool:
+    """True if F and BW run at once; in smaller groups than ranks they would need each other."""
+    return overlaps(setting) and min(map(len, _groups(setting))) >= setting.num_ranks
+
+
+def _overlapped(setting: Setting, programs: Programs) -> frozenset[Op]:
+    """The F's that alternate with BW; the last one of the warm-up may stand before a BW, too."""
+    if not _overlaps(setting):
+        return frozenset()
+    return before_backwards(
+        setting, [list(ops)[_warmup(setting, rank) :] for rank, ops in enumerate(programs)]
+    )
 
 
 def _groups(setting: Setting) -> list[range]:
@@ -93,6 +124,7 @@ FAMILY = Family(
     "Narayanan et al. 2021, arXiv 2104.04473, section 2.2",
     make,
     "looped:{rounds}",
-    options=(rounds(2, 2), Count("group", 0), RECOMPUTE_IF_ASKED),
+    options=(rounds(2, 2), Count("group", 0), RECOMPUTE_IF_ASKED, PAIRS),
     buffering=buffering,
+    overlapped=_overlapped,
 )

@@ -17,9 +17,10 @@ def in_order(setting: Setting) -> list[list[Op]]:
     programs = []
     for s in range(num_ranks):
         warmup = min(num_micro_batches, num_ranks - s - 1)
-        program = forwards(s, 0, warmup)
+        forward = forwards(s, 0, num_micro_batches)
+        program = forward[:warmup]
         for j in range(num_micro_batches):
-            program += forwards(s, warmup + j, min(warmup + j + 1, num_micro_batches))
+            program += forward[warmup + j : warmup + j + 1]
             program.append(Op(OpKind.BW, s, j))
         programs.append(program)
     return programs

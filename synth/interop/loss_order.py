@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from synth.op_kinds import VISITS, OpKind
 from synth.schedule.model import Schedule
+from synth.schedule.ops import Op
 
 _OF_NO_MICRO_BATCH = (OpKind.STEP, *VISITS)
 
@@ -25,11 +26,11 @@ def in_loss_order(schedule: Schedule) -> Schedule:
         number.update(zip(run, sorted(run), strict=True))
     if all(old == new for old, new in number.items()):
         return schedule
-    programs = tuple(
-        tuple(
-            op if op.kind in _OF_NO_MICRO_BATCH else op._replace(microbatch=number[op.microbatch])
-            for op in program
-        )
-        for program in schedule.programs
-    )
-    return replace(schedule, programs=programs)
+
+    def renumbered(op: Op) -> Op:
+        is_of_none = op.kind in _OF_NO_MICRO_BATCH
+        return op if is_of_none else op._replace(microbatch=number[op.microbatch])
+
+    programs = tuple(tuple(map(renumbered, program)) for program in schedule.programs)
+    overlapped = frozenset(map(renumbered, schedule.overlapped))
+    return replace(schedule, programs=programs, overlapped=overlapped)

@@ -20,7 +20,7 @@ from synth.profile.layer_times import LayerTimes
 from synth.records.record import describe
 from synth.units import shown
 
-_TIMES = ("forward", "backward", "backward_input", "backward_weight", "step")
+_TIMES = ("forward", "backward", "backward_input", "backward_weight", "step", "pair")
 _SIZES = ("parameter", "gradient", "optimizer", "output", "saved", "saved_w")
 _US = {"us": 1.0, "µs": 1.0, "ms": 1e3, "s": 1e6}
 _BYTES = {

@@ -2,11 +2,12 @@
 
 A row per rank and a cell per action: stage, letter, micro-batch, as in `1F0`. The letters are F,
 I (our B), W and B (our BW). Besides the plain form, `compute_only`, there is `compute_comms`
-(`torch_comms_csv`).
+(`torch_comms_csv`). F and B that run at once are one cell, `(0F4;3B1)OVERLAP_F_B`.
 """
 
 import csv
 import io
+from collections.abc import Iterable, Iterator, Set
 
 from synth.errors import SynthError
 from synth.interop.expressible import check_expressible
@@ -30,11 +31,17 @@ def to_torch_csv(schedule: Schedule) -> str:
     """
     check_expressible(schedule, "PyTorch's runtime")
     text = io.StringIO()
+    numbered = in_loss_order(schedule)
     csv.writer(text, lineterminator="\n").writerows(
-        [_cell(op) for op in program if op.kind != OpKind.STEP]
-        for program in in_loss_order(schedule).programs
+        _cells(program, numbered.overlapped) for program in numbered.programs
     )
     return text.getvalue()
+
+
+def _cells(program: Iterable[Op], overlapped: Set[Op]) -> Iterator[str]:
+    ops = (op for op in program if op.kind != OpKind.STEP)
+    for op in ops:
+        yield f"({_cell(op)};{_cell(next(ops))})OVERLAP_F_B" if op in overlapped else _cell(op)
 
 
 def _cell(op: Op) -> str:

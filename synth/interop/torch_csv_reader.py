@@ -8,7 +8,7 @@ no `I`. The transfers of the form `compute_comms` follow from the order, and are
 import csv
 import io
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from synth.errors import SynthError
@@ -58,6 +58,7 @@ def read_torch_csv(text: str, name: str = "csv") -> ReadSchedule:
         for rank, row in enumerate(_rows(text))
     ]
     programs = [tuple(op for cell in row for op in _ops(*cell)) for row in rows]
+    pairs = [[*_places_of_pairs(row)] for row in rows]
     if not any(programs):
         raise SynthError("the file holds no actions; it needs a row for each rank, as 0F0,0F1,0B0")
     if () in programs:
@@ -79,7 +80,17 @@ def read_torch_csv(text: str, name: str = "csv") -> ReadSchedule:
             "mistake; read as from 0 on"
         )
     microbatches = 1 + max(op.microbatch for program in counted for op in program)
-    schedule = Schedule(_placement(counted), microbatches, tuple(counted), name, Buffering())
+    overlapped = frozenset(
+        program[place] for program, places in zip(counted, pairs, strict=True) for place in places
+    )
+    schedule = Schedule(
+        _placement(counted),
+        microbatches,
+        tuple(counted),
+        name,
+        Buffering(),
+        overlapped=overlapped,
+    )
     buffered = _with_buffering(schedule)
     if buffered != schedule:
         notes.append(
@@ -118,6 +129,16 @@ def _ops(rank: int, place: int, cell: str) -> list[Op]:
             "0I3, 0W3 or 0B3 (stage, letter, micro-batch)"
         )
     return [Op(_KINDS[found[2]], int(found[1]), int(found[3]))]
+
+
+def _places_of_pairs(row: Iterable[tuple[int, int, str]]) -> Iterator[int]:
+    """The places among a row's ops of those that run at once with the next one."""
+    place = 0
+    for cell in row:
+        num_ops = len(_ops(*cell))
+        if num_ops > 1:
+            yield place
+        place += num_ops
 
 
 def _with_input_gradients(programs: _Programs) -> _Programs:

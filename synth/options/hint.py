@@ -46,7 +46,7 @@ def _as_ordered(text: str, given: Schedule, problem: Problem) -> Schedule:
             f"§hint {text} updates weights between its ops, and the search orders those of one "
             f"update; {_those_that_can_be(problem)}"
         )
-    ordered = without_recompute(given)
+    ordered = without_recompute(given).one_after_the_other
     if not ordered.keeps_saved:
         moved = "what forwards save to the host or another rank"
         if ordered.weights is not None:

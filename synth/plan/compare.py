@@ -13,7 +13,13 @@ from typing import Any
 from synth.costs.costs import Costs
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
-from synth.families import current_name, family_placement, reads_times, variants_for
+from synth.families import (
+    current_name,
+    family_placement,
+    overlapping,
+    reads_times,
+    variants_for,
+)
 from synth.option_names import named
 from synth.plan.choose.candidates import Candidate, Partitioning, placements_to_try
 from synth.plan.comparison import (
@@ -79,7 +85,8 @@ def compare(
     Args:
         question: profile, sizes, limits and objective.
         names: the names of families, with their options; None: all families with all options, those
-            with rounds also with a number that divides the layers evenly.
+            with rounds also with a number that divides the layers evenly. F and BW run at once in
+            further ones if the profile has the time of that.
         searches: the solver's searches.
         options: the time limit is for each search, and for all published schedules together;
             schedules that do not finish in time are refused.
@@ -101,6 +108,8 @@ def compare(
     )
     if names is None:
         names = variants_for(question.num_ranks, len(question.profile.layers))
+        if question.profile.has_pairs:
+            names = [*names, *overlapping(names)]
     _check_size(question)
     names = tuple(dict.fromkeys(map(current_name, names)))
     searches = tuple(dict.fromkeys(searches))

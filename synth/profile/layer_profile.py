@@ -121,6 +121,9 @@ class LayerProfile(Record):
     two; None: not counted. They serve for the MFU and change no schedule.
 
     `variants` are its costs if B computes a part again, by the policy that says which.
+
+    `pair_us` is the time of F of one micro-batch and BW of another one at once; None: not known,
+    which counts as one after the other.
     """
 
     time_us: dict[OpKind, Timing]
@@ -144,6 +147,9 @@ class LayerProfile(Record):
     variants: dict[PlainText, LayerVariant] = Field(
         default_factory=dict, description="by policy, the costs if B computes a part again"
     )
+    pair_us: Timing | None = Field(
+        default=None, description="F and BW of two micro-batches at once; None: not known"
+    )
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -159,12 +165,14 @@ class LayerProfile(Record):
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out a gradient as large as the output and no variants, as earlier versions did."""
+        """Leave out what is as in earlier versions, without variants and pairs."""
         fields: dict[str, Any] = handler(self)
         if self.output_gradient_bytes is None:
             fields.pop("output_gradient_bytes", None)
         if not self.variants:
             fields.pop("variants", None)
+        if self.pair_us is None:
+            fields.pop("pair_us", None)
         return fields
 
     @property
@@ -187,6 +195,15 @@ class LayerProfile(Record):
         """The gradient of the output, which comes back from the next layer."""
         known = self.output_gradient_bytes
         return self.output_bytes if known is None else known
+
+    @property
+    def hidden_us(self) -> float:
+        """The time by which F and BW are shorter at once than one after the other."""
+        if self.pair_us is None:
+            return 0.0
+        forward_us, backward_us = (self.time_us[kind].median_us for kind in (OpKind.F, OpKind.BW))
+        saved_us = forward_us + backward_us - self.pair_us.median_us
+        return min(max(0.0, saved_us), forward_us, backward_us)
 
     @property
     def recompute_us(self) -> float:
@@ -231,6 +248,7 @@ class LayerProfile(Record):
             input_until=variant.input_until,
             output_until=variant.output_until,
             variants={},
+            pair_us=None,
         )
 
     def work_us(self) -> float:

@@ -28,6 +28,9 @@ class LayerTimes(Record):
     - `saved_bytes`: what F keeps of a micro-batch for the backward, with the layer's input;
     - `saved_w_bytes`: the part of it that W needs after B (None: all of it).
 
+    `pair_us` is the time of the forward of one micro-batch and the whole backward of another one at
+    once; None: not measured.
+
     `forward_flops` are the floating-point operations of a micro-batch's forward, a multiply-add
     being two; None: not counted, so there is no MFU.
     """
@@ -39,6 +42,7 @@ class LayerTimes(Record):
     backward_input_us: float | None = Field(default=None, ge=0, le=MOST_US)
     backward_weight_us: float | None = Field(default=None, ge=0, le=MOST_US)
     step_us: float = Field(default=0.0, ge=0, le=MOST_US)
+    pair_us: float | None = Field(default=None, ge=0, le=MOST_US)
     parameter_bytes: int = Field(default=0, ge=0, le=MOST_SUMMABLE)
     gradient_bytes: int | None = Field(default=None, ge=0, le=MOST_SUMMABLE)
     optimizer_bytes: int | None = Field(default=None, ge=0, le=MOST_SUMMABLE)

@@ -109,6 +109,7 @@ def _layer_profiles(layers: Sequence[LayerTimes]) -> dict[str, LayerProfile]:
             rise_bytes=layer.rise_bytes(largest),
             input_until=OpKind.F,
             forward_flops=layer.forward_flops,
+            pair_us=None if layer.pair_us is None else Timing.exactly(layer.pair_us),
             **layer.sizes,
         )
         input_bytes = layer.output_bytes
@@ -125,11 +126,12 @@ class Profile(Displayed, FileRecord):
     Version 2 added the function that makes the inputs, and times that are plain numbers. Version 3
     added the FLOPs of layers and the peak FLOP/s of the device, version 4 the gradients of outputs,
     version 5 tied parameters, version 6 how estimated numbers were computed, and ranks of unequal
-    speed, version 7 variants of layers of which B computes a part again.
+    speed, version 7 variants of layers of which B computes a part again, version 8 the time of F
+    and BW of two micro-batches at once.
     """
 
     FORMAT: ClassVar[str] = "synth-profile"
-    VERSION: ClassVar[int] = 7
+    VERSION: ClassVar[int] = 8
     SINCE: ClassVar[Mapping[str, int]] = {
         "workload.inputs": 2,
         "peak_flops_per_s": 3,
@@ -137,6 +139,7 @@ class Profile(Displayed, FileRecord):
         "provenance.estimate": 6,
         "rank_speeds": 6,
         "layer_profiles.*.variants": 7,
+        "layer_profiles.*.pair_us": 8,
         "workload.group": 7,
     }
     MADE_BY: ClassVar[tuple[str, ...]] = ("synth profile", "synth estimate")
@@ -297,6 +300,11 @@ class Profile(Displayed, FileRecord):
             within = tuple(place - first for place in places if first <= place < end)
             if len(within) > 1:
                 yield tied, within
+
+    @property
+    def has_pairs(self) -> bool:
+        """True if the time of F and BW at once is known of a layer."""
+        return any(self.layer_profile(i).pair_us for i in range(len(self.layers)))
 
     @property
     def flops(self) -> ModelFlops | None:

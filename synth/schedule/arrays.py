@@ -138,6 +138,21 @@ class OpArrays:
         return f"rank {rank}, op {place} ({self.ops[rank][place]})"
 
     @cached_property
+    def overlapped(self) -> IntArray:
+        """The nodes of the F's that run at once with the op behind them."""
+        chosen = self.schedule.overlapped
+        found = [node for node, op in enumerate(chain(*self.ops)) if op in chosen] if chosen else []
+        return np.array(found, dtype=np.int64)
+
+    def begins_of_pairs(self, node: IntArray) -> IntArray:
+        """The nodes, those of a BW that runs at once with an F replaced by the F's."""
+        return node - np.isin(node, self.overlapped + 1) if len(self.overlapped) else node
+
+    def ends_of_pairs(self, node: IntArray) -> IntArray:
+        """The nodes, those of an F that runs at once with a BW replaced by the BW's."""
+        return node + np.isin(node, self.overlapped) if len(self.overlapped) else node
+
+    @cached_property
     def of_step(self) -> Flags:
         """A mask of the STEPs."""
         return np.equal(self.kind, KIND_CODES[OpKind.STEP])

@@ -73,11 +73,16 @@ class LookAhead:
             cap_bytes: the memory limit of the rank; None: the peak of its plan.
 
         Raises:
-            SynthError: N is negative, weights are passed or have versions, or the plan itself
-                exceeds the cap.
+            SynthError: N is negative, weights are passed or have versions, F and BW run at once, or
+                the plan itself exceeds the cap.
         """
         if most_ops < 0:
             raise SynthError(f"look-ahead of {most_ops} ops; give 0 (the plan's order) or more")
+        if lowered.schedule.overlapped:
+            raise SynthError(
+                "look-ahead runs ops one by one, and this schedule runs F and BW at once; run it "
+                "in its order"
+            )
         if lowered.visits is not None or lowered.versions is not None:
             raise SynthError(
                 "look-ahead needs weights that stay and change only at the end of an iteration; "

@@ -1,7 +1,7 @@
 """A schedule: a placement of stages on ranks, and the ordered ops of each rank, without times."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from synth.op_kinds import MEASURED, MOVES
@@ -122,7 +122,9 @@ class Schedule:
     between copies. `eager` reductions begin when their stage's gradients are complete, others when
     their ranks have run all their ops. `weights` describes weight passing; None: weights stay with
     their stage copies. `versions` says how often weights are updated and which versions ops read;
-    None: once, at the end of the programs.
+    None: once, at the end of the programs. `overlapped` are the F's that run at once with the op
+    behind them, a BW of another micro-batch: a pair begins when both can, and ends for both at the
+    same time.
     """
 
     placement: Placement
@@ -133,6 +135,7 @@ class Schedule:
     eager: bool = True
     weights: WeightFlow | None = None
     versions: WeightVersions | None = None
+    overlapped: frozenset[Op] = frozenset()
 
     @classmethod
     def linear(
@@ -170,6 +173,11 @@ class Schedule:
     def keeps_saved(self) -> bool:
         """True if nothing is rebuilt or moved: no R, no moves, and no visits of weights."""
         return all(op.kind in MEASURED for program in self.programs for op in program)
+
+    @property
+    def one_after_the_other(self) -> "Schedule":
+        """The same order, of which no ops run at once."""
+        return replace(self, overlapped=frozenset()) if self.overlapped else self
 
     @property
     def offloads(self) -> bool:

@@ -21,10 +21,11 @@ class Op(NamedTuple):
 
     def __str__(self) -> str:
         """The token of the schedule file: `F1.3` is F of stage 1, micro-batch 3."""
-        body = f"{self.kind}{self.stage}"
-        if self.kind != OpKind.STEP or self.microbatch:
-            body += f".{self.microbatch}"
-        return body + (f"@{self.replica}" if self.replica else "")
+        kind, stage, microbatch, replica = self
+        body = f"{kind!s}{stage}"
+        if microbatch or kind is not OpKind.STEP:
+            body += f".{microbatch}"
+        return f"{body}@{replica}" if replica else body
 
     @classmethod
     def parse(cls, token: str) -> "Op":

@@ -4,8 +4,8 @@ The bytes of a stage's ops are fields of `synth.costs`, added up over layers by
 `synth.costs.partition_costs`; the values that ops make are in `lowering/effects`.
 
 While an op runs, the level is the bytes alive at its start plus the op's measured rise. After it,
-the level is the bytes alive then. Receive buffers count from their posting, and sent values until
-the send has been waited for.
+the level is the bytes alive then. While F and BW run at once it is raised by both. Receive buffers
+count from their posting, and sent values until the send has been waited for.
 """
 
 from collections.abc import Sequence
@@ -79,13 +79,17 @@ def memory_usage(lowered: Lowered, rank: int) -> MemoryUsage:
     """Add up the bytes along a rank's program."""
     effects = lowered.effects
     level = base = static_bytes(lowered, rank)
+    overlapped = lowered.schedule.overlapped
+    beside = 0  # the rise of an F that still runs, above what it has made
     highest, after = [], []
     for instruction in lowered.programs[rank]:
         top = level
         if instruction.action == Action.COMPUTE:
             op = instruction.compute
-            top = level + effects.rise_bytes(op) + _begun_bytes(effects, op)
-            level += sum(effects.bytes_of(value) for value in effects.makes(op))
+            top = level + beside + effects.rise_bytes(op) + _begun_bytes(effects, op)
+            made = sum(effects.bytes_of(value) for value in effects.makes(op))
+            level += made
+            beside = effects.rise_bytes(op) - made if op in overlapped else 0
         elif instruction.action == Action.RECV:
             level += instruction.moved.num_bytes
         elif instruction.action == Action.COLLECT:
@@ -169,6 +173,8 @@ def _relative_levels(lowered: Lowered) -> tuple[IntArray, IntArray, IntArray, In
     rise[slot] = lowered.table.rise_bytes[classes]
     made = np.zeros_like(received)
     made[slot] = lowered.table.made_bytes[classes]
+    forward = slot[arrays.overlapped]
+    rise[forward + 1] += rise[forward] - made[forward]
     if lowered.stored is not None:
         node, value = lowered.stored
         num_bytes = lowered.table.value_bytes[value // lowered.schedule.num_micro_batches]

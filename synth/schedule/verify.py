@@ -78,6 +78,7 @@ def lower_checked(schedule: Schedule, costs: Costs) -> Lowered:
     arrays = OpArrays.of(schedule)
     _check_ops_exist(arrays)
     _check_complete(arrays)
+    _check_overlapped(schedule)
     lowered = lower_arrays(arrays, costs)
     if lowered.visits is not None:
         check_visits(arrays, lowered.visits)
@@ -296,6 +297,32 @@ def _check_moves(found: dict[OpKind, tuple[int, Op]]) -> None:
     if OpKind.HOST_FOR in found and found[OpKind.HOST_FOR][0] != found[OpKind.RETURN][0]:
         (keeper, kept), (giver, given) = (found[kind] for kind in _GUESTS)
         raise ScheduleError(f"rank {giver}: {given} stands here, {kept} on rank {keeper}")
+
+
+def _check_overlapped(schedule: Schedule) -> None:
+    """What runs at once is F and the BW behind it, of two micro-batches, on weights that stay."""
+    if not schedule.overlapped:
+        return
+    if schedule.weights is not None or schedule.versions is not None:
+        raise ScheduleError(
+            "F and BW run at once, and weights are passed or have versions; one of both is possible"
+        )
+    left = set(schedule.overlapped)
+    for rank, program in enumerate(schedule.programs):
+        for place, op in enumerate(program):
+            if op not in schedule.overlapped:
+                continue
+            left.remove(op)
+            after = program[place + 1] if place + 1 < len(program) else None
+            is_pair = op.kind == OpKind.F and after is not None and after.kind == OpKind.BW
+            if after is None or not is_pair or after.microbatch == op.microbatch:
+                raise ScheduleError(
+                    f"rank {rank}, op {place} ({op}): it is to run at once with "
+                    f"{after or 'nothing behind it'}; only an F and the BW of another micro-batch "
+                    f"behind it can"
+                )
+    if left:
+        raise ScheduleError(f"{min(left)} is to run at once with another op, and no rank has it")
 
 
 def _check_local_order(lowered: Lowered) -> None:

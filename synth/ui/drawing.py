@@ -219,7 +219,8 @@ class Drawings:
             check_size(programs, copies, plan.num_micro_batches)
         except ValueError as error:
             raise ScheduleError(str(error)) from None
-        schedule = replace(before, name=_BY_HAND, programs=parse_programs(programs))
+        parsed, overlapped = parse_programs(programs)
+        schedule = replace(before, name=_BY_HAND, programs=parsed, overlapped=overlapped)
         _, timeline = verify(schedule, plan.costs)
         exceeds = _excess(timeline, base.caps_bytes)
         changed = plan.replace(

@@ -18,6 +18,7 @@ from synth.profile import Profile
 from synth.records.command_option import from_values
 from synth.schedule.files.plan_file import Plan
 from synth.search.best_so_far import BestSoFar
+from synth.search.outcome import StoppedBy
 from synth.solver.result import Incumbent
 from synth.ui.command_line import curve_placement
 from synth.ui.drawing import DrawnSchedule
@@ -76,14 +77,19 @@ class Job:
         """
         self.name, self.stop, self.version = secrets.token_urlsafe(16), threading.Event(), 0
         self.kind, self._alone_s, self._followers, self._lock = kind, alone_s, 0, threading.Lock()
-        by_limit = f"the server's limit of {limit_s:g} s"
-        self._limit = threading.Timer(limit_s, lambda: self._end_by(by_limit))
+        self._by_limit = f"the server's limit of {limit_s:g} s"
+        self._limit = threading.Timer(limit_s, lambda: self._end_by(self._by_limit))
         self._limit.daemon = True
         self.ended_s: float | None = None
         self._work, self._began = work, monotonic()
         self._state: Callable[[], dict[str, Any]] = dict
         self._error = self._stopped_because = ""
         self._thread = threading.Thread(target=self._run, name=f"job {self.name}", daemon=True)
+
+    @property
+    def is_at_limit(self) -> bool:
+        """True if it was stopped at its limit."""
+        return self._stopped_because == self._by_limit
 
     def start(self) -> None:
         """Begin."""
@@ -213,6 +219,13 @@ class Jobs:
             job.join(wait_s)
 
 
+def _ended(plan: Plan, job: Job) -> Plan:
+    """Return a plan of a search; that it was stopped at the server's limit is a time limit."""
+    if not job.is_at_limit or plan.claim.stopped_by != StoppedBy.INTERRUPT:
+        return plan
+    return plan.replace(claim=plan.claim.replace(stopped_by=StoppedBy.TIME_LIMIT.value))
+
+
 class PlanSearch:
     """Finds the best plan of a setting, as `synth solve` does; its progress has the incumbent."""
 
@@ -233,7 +246,7 @@ class PlanSearch:
         result = asked.search(BestSoFar(take), job.stop).result
         if result.schedule is None:
             raise NoSchedule(result)
-        plan = asked.request.of(result).plan(result)
+        plan = _ended(asked.request.of(result).plan(result), job)
         job.tell(lambda: {**self._figures(plan), "stopped_by": plan.claim.stopped_by})
 
     def _progress(self, request: Request, found: Incumbent) -> dict[str, Any]:
@@ -281,12 +294,12 @@ class CurveTrace:
         """Trace."""
 
         def take(curve: MemoryCurve) -> None:
-            job.tell(lambda: self._state(curve))
+            job.tell(lambda: self._state([_ended(plan, job) for plan in curve.points], curve))
 
         space = read_curve(self._arguments, self._profile)
         take(trace(self._profile, space, self._effort, on_point=take, stop=job.stop))
 
-    def _state(self, curve: MemoryCurve) -> dict[str, Any]:
+    def _state(self, plans: list[Plan], curve: MemoryCurve) -> dict[str, Any]:
         points = [
             {
                 "plan": self._models.keep(plan),
@@ -295,7 +308,7 @@ class CurveTrace:
                 "value_us": plan.claim.value_us,
                 "bound_us": plan.claim.lower_bound_us,
             }
-            for plan in curve.points
+            for plan in plans
         ]
         families = [
             {"name": each.name, "peak_bytes": each.peak_bytes, "value_us": each.value_us}

@@ -18,6 +18,7 @@ import uvicorn
 from synth.errors import SynthError
 from synth.plan.explain.explanation import Explanation
 from synth.records.safe_read import read_text
+from synth.system.garbage import seldom_collected
 from synth.system.messages import silenced
 from synth.ui.limits import Limits
 from synth.ui.models import Models
@@ -111,7 +112,8 @@ class Page:
 
         threading.Thread(target=end, name="end of the page", daemon=True).start()
         try:
-            with silenced():  # what the commands say of each profile and problem
+            # Silent is what the commands say of each profile and problem.
+            with silenced(), seldom_collected():
                 server.run(sockets=[self._socket])
         finally:
             stop.set()

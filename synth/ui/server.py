@@ -372,11 +372,16 @@ class Service:
 
 
 def _about(profile: Profile) -> str:
-    """Return what is to be known of a profile's numbers: their origin, and how far they are off."""
-    origin = profile.provenance
+    """Return what is to be known of a profile: its origin, how far it is off, and its sizes."""
+    origin, workload = profile.provenance, profile.workload
     device = "" if origin.device == "unknown" else f", {origin.device}"
-    words = f"{origin.source}{device}" if origin.estimate is None else origin.estimate.words
-    return f"{words}; transfers take no time" if profile.links.are_free else words
+    words = [f"{origin.source}{device}" if origin.estimate is None else origin.estimate.words]
+    if workload.sequence_length > 1:
+        size = f"{workload.micro_batch_size} × {workload.sequence_length:,}"
+        words.append(f"a micro-batch is {size} tokens")
+    if profile.links.are_free:
+        words.append("transfers take no time")
+    return "; ".join(words)
 
 
 def _visitor(request: Request) -> str:

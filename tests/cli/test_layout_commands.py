@@ -86,6 +86,34 @@ def commands_of(
             ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",),
             (),
         ),
+        (
+            DENSE,
+            "tp=2",
+            {},
+            ("--tp-comm-overlap", "--attention-dropout 0", "--overlap-param-gather"),
+            ("--grad-reduce-in-bf16", "moe", "--attention-backend", "--no-overlap-p2p"),
+        ),
+        (DENSE, "pp=2", {"optimizer": "adamw+master"}, ("--grad-reduce-in-bf16",), ("tp-comm",)),
+        (
+            DENSE,
+            "pp=2,vp=2",
+            {"software": "megatron-2021", "optimizer": "sgd:0.9+master+float32-gradients"},
+            (
+                "--optimizer sgd --sgd-momentum 0.9",
+                "--attention-backend unfused",
+                "--no-overlap-p2p-communication",
+            ),
+            ("--overlap-grad-reduce", "--overlap-param-gather"),
+        ),
+        (DENSE, "pp=2", {"optimizer": "adamw"}, ("none: Megatron-LM has float32 copies",), ()),
+        (
+            EXPERTS,
+            "ep=2",
+            {"software": "megatron-graphs"},
+            ("--moe-flex-dispatcher-backend deepep", "--cuda-graph-impl"),
+            ("alltoall",),
+        ),
+        (EXPERTS, "ep=2", {"software": "megatron-plain"}, ("alltoall",), ("deepep", "overlap")),
         (EXPERTS, "tp=2", {}, ("--expert-tensor-parallel-size 1",), ("--expert-model",)),
         (EXPERTS, "ep=2", {}, ("--expert-model-parallel-size 2",), ("--expert-tensor",)),
     ],
@@ -110,7 +138,11 @@ def test_torchtitan_has_no_pipeline_with_one_rank(tmp_path: Path) -> None:
         "local_batch_size": 1,
         "global_batch_size": 24,
         "seq_len": 1024,
+        "mixed_precision_param": "bfloat16",
+        "mixed_precision_reduce": "float32",
     }
+    assert data["compile"] == {"enable": True, "components": ["model", "loss"]}
+    assert "model" not in data
     degrees = data["parallelism"]
     assert not [name for name in degrees if "pipeline" in name or "module" in name]
     assert degrees["data_parallel_replicate_degree"] == 4
@@ -130,6 +162,19 @@ def test_torchtitan_has_the_whole_batch_with_a_pipeline(tmp_path: Path) -> None:
     assert data["activation_checkpoint"] == {"mode": "selective", "selective_ac_option": "op"}
     assert found["export"] == f"synth export {output} -o {tmp_path / 'chosen.csv'}"
     assert f"--hint {output}" in found["search longer"] and "solve" not in found
+
+
+def test_torchtitan_has_the_dtypes_that_were_judged(tmp_path: Path) -> None:
+    options = {"runtime": "torchtitan", "dtype": "fp8", "optimizer": "adamw+master"}
+    found = commands_of(tmp_path, DENSE, "tp=2", options)
+    data = tomllib.loads(found["torchtitan"])
+    assert data["training"]["mixed_precision_reduce"] == "bfloat16"
+    assert data["model"]["converters"] == ["quantize.linear.float8"]
+    assert data["quantize"]["linear"]["float8"]["filter_fqns"] == ["output"]
+    sgd = {"runtime": "torchtitan", "optimizer": "sgd:0.9"}
+    assert commands_of(tmp_path, DENSE, "tp=2", sgd)["torchtitan"].startswith(
+        "none: torchtitan has"
+    )
 
 
 @pytest.mark.slow

@@ -64,6 +64,14 @@ class Naive:
             made = [("grad", s - 1, j)]
         return [*made, ("saved_w", s, j)] if kind == B else made
 
+    def duration_us(self, op: Op) -> int:
+        """The time of an op."""
+        return self.costs.stages[op.stage].duration_us[op.kind]
+
+    def rise_bytes(self, op: Op) -> int:
+        """The bytes above its start while it runs."""
+        return self.costs.stages[op.stage].rise_bytes[op.kind]
+
     def size(self, value: Named) -> int:
         """Bytes of a value."""
         stage = self.costs.stages[value[1]]
@@ -134,7 +142,7 @@ class Naive:
                         return False
                     ready.append(arrived[target, value])
         start = max(ready)
-        done[rank].append((start, start + self.costs.stages[op.stage].duration_us[op.kind]))
+        done[rank].append((start, start + self.duration_us(op)))
         return True
 
     def _advance_link(
@@ -183,8 +191,7 @@ class Naive:
             alive = [v for v in birth if birth[v] <= moment <= death.get(v, -1)]
             level = sum(map(self.size, alive))
             if moment % 4 == 2:
-                op = program[moment // 4]
-                level += self.costs.stages[op.stage].rise_bytes[op.kind]
+                level += self.rise_bytes(program[moment // 4])
             highest = max(highest, level)
         return static + highest
 

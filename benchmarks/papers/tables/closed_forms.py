@@ -144,6 +144,7 @@ def _bubbles() -> Iterator[Row]:
 def _memory() -> Iterator[Row]:
     long = [(d, n) for d, n in _ANY if n >= 2 * d]
     two_units = [(d, n) for d, n in _EVEN if n == 2 * d and d > 2]
+    doubled = [(d, n) for d, n in _EVEN if n >= 2 * d]
     steady = [(d, n * d) for d in range(2, 9) for n in (3, 6)]
     once: Form = lambda d, n: 1  # noqa: E731
     twice: Form = lambda d, n: 2  # noqa: E731
@@ -157,8 +158,15 @@ def _memory() -> Iterator[Row]:
         ("zb-h1: traffic over 1f1b's", long, _over_1f1b(sent, "zb-h1"), once),
         ("zb-h2: traffic over 1f1b's", long, _over_1f1b(sent, "zb-h2"), once),
         ("zb-v: traffic over 1f1b's", long, _over_1f1b(sent, "zb-v"), twice),
+        ("interleaved:2: traffic over 1f1b's", _MULTIPLES, _over_1f1b(sent, "interleaved:2"),
+         twice),
+        ("bitpipe:1: traffic over 1f1b's", _EVEN, _over_1f1b(sent, "bitpipe:1"), twice),
         ("bitpipe:1,early: activations", two_units, partial(held, "bitpipe:1,early"),
          lambda d, n: Fraction(3 * d - 3, 2)),
+        ("chimera:doubling: activations, N ≥ 2D", doubled,
+         partial(held, "chimera:doubling"), lambda d, n: 2 * d),
+        ("mixpipe: activations, N ≥ 2D", doubled,
+         partial(held, "mixpipe"), lambda d, n: Fraction(3 * d - 2, 2)),
         ("pipedream: versions", steady, partial(versions, "pipedream"),
          lambda d, n: [d - s for s in range(d)]),
         ("pipedream: delay", steady, partial(delays, "pipedream"),

@@ -21,6 +21,7 @@ def forward_only(lowered: Lowered) -> Lowered:
     schedule = lowered.schedule
     programs = [_forwards(ops) for ops in schedule.programs]
     kept = replace(schedule, programs=tuple(map(tuple, programs)), versions=None)
+    kept = kept.one_after_the_other
     try:
         found = lower(kept, lowered.costs)
         simulate(found)

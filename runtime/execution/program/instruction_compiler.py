@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 
 from synth.errors import SynthError
 from synth.op_kinds import VISITS, OpKind
@@ -11,6 +12,7 @@ from synth.schedule.ops import Op, ValueKind
 from ..base.current_micro_batch import CurrentMicroBatch, running
 from ..base.rank_context import RankContext
 from ..gradients.copies_and_ties import Reducer
+from .pair_streams import PairStreams
 from .rank_handlers import RankHandlers
 
 Run = Callable[[], None]
@@ -43,7 +45,15 @@ class InstructionCompiler:
         self._reads, self._clock = context.lowered.effects.reads, context.clock
         self._reducer = reducer
         self._slots, self._table = context.slots, context.table
-        self._device = context.device
+        self._device, overlapped = context.device, context.lowered.schedule.overlapped
+        self._streams: PairStreams | None = None
+        # By F the BW that is to begin with it, where both run one after the other.
+        self._together: dict[Op, Op] = {}
+        if context.device.type != "cuda":
+            pairs = pairwise(context.ops)
+            self._together = {op: after for op, after in pairs if op in overlapped}
+        elif not overlapped.isdisjoint(context.ops):
+            self._streams = PairStreams(context.ops, overlapped, context.device)
         self._weight_passing, self._versions = handlers.weight_passing, handlers.versions
         self._transfers, self._updates = handlers.transfers, handlers.updates
         ops, moves = handlers.ops, handlers.moves
@@ -91,9 +101,10 @@ class InstructionCompiler:
         return partial(self._reducer.start, collective)
 
     def _compile_op(self, op: Op) -> Run:
-        arrivals = [
-            self._slots.number(value) for value in self._reads(op) if value.kind in _TRANSFERRED
-        ]
+        reads = [*self._reads(op)]
+        if op in self._together:
+            reads += self._reads(self._together[op])
+        arrivals = [self._slots.number(value) for value in reads if value.kind in _TRANSFERRED]
         # Ops of visits compute nothing: they begin and end transfers, collectives and frees.
         work = _nothing if op.kind in VISITS else self._handlers[op.kind](op)
         if op.kind in _OF_MICRO_BATCHES:
@@ -103,7 +114,10 @@ class InstructionCompiler:
             work = self._weight_passing.running(op, work)
         if self._versions is not None:
             work = self._versions.running(op, work)
-        return self._updates.after(op, partial(self._compute, op, arrivals, work))
+        run: Run = partial(self._compute, op, arrivals, work)
+        if self._streams is not None:
+            run = self._streams.running(op, run)
+        return self._updates.after(op, run)
 
     def _for_micro_batch(self, microbatch: int, work: Run) -> None:
         with running(CurrentMicroBatch(microbatch, self._table.terms, self._device)):

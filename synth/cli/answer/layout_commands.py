@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from synth.cli.answer.priced_options import priced_in_megatron, priced_in_torchtitan
 from synth.errors import SynthError
 from synth.estimates.device import device_of
 from synth.estimates.layout import Precision, Recompute, Sharding
@@ -130,7 +131,7 @@ def _megatron(task: LayoutTask, judged: JudgedLayout) -> Iterator[str]:
     yield f"--micro-batch-size {groups.micro_batch_size}"
     yield f"--global-batch-size {task.question.global_batch} --seq-length {groups.seq_len}"
     yield _MEGATRON_PRECISION[groups.precision]
-    yield from _megatron_sharding(task, judged)
+    yield from priced_in_megatron(task.question, layout)
     yield from _megatron_recomputation(judged)
 
 
@@ -142,19 +143,6 @@ def _megatron_group(task: LayoutTask, judged: JudgedLayout) -> Iterator[str]:
         name = task.question.allowed.order_on(placement, count) or name
     if found := _GROUP.search(name):
         yield f"--microbatch-group-size-per-virtual-pipeline-stage {found[1]}"
-
-
-def _megatron_sharding(task: LayoutTask, judged: JudgedLayout) -> Iterator[str]:
-    groups = judged.layout.groups
-    if groups.sharding is Sharding.ZERO1:
-        yield "--use-distributed-optimizer"
-    if groups.sharding is Sharding.FSDP:
-        yield "--use-torch-fsdp2 --no-gradient-accumulation-fusion --ckpt-format torch_dist"
-        yield "--untie-embeddings-and-output-weights"
-    if task.question.software.overlaps_gradients and groups.data > 1:
-        yield "--overlap-grad-reduce"
-        if groups.sharding is Sharding.ZERO1:
-            yield "--overlap-param-gather"
 
 
 def _megatron_recomputation(judged: JudgedLayout) -> Iterator[str]:
@@ -190,9 +178,10 @@ def _torchtitan(task: LayoutTask, judged: JudgedLayout, output: Path | None) -> 
     if layout.ranks > 1:
         parallel, of_training, *_ = to_torchtitan(plan, str(_csv(output))).split("\n\n")
         rest, training = parallel.splitlines()[1:], of_training.splitlines()
-    training.append(f"global_batch_size = {task.question.global_batch}")
+    priced, *further = priced_in_torchtitan(task.question, layout)
+    training += [f"global_batch_size = {task.question.global_batch}", *priced]
     sections = [["[parallelism]", *_degrees(judged), *rest], training]
-    sections.append(_torchtitan_recomputation(judged))
+    sections += [_torchtitan_recomputation(judged), *further]
     return "\n\n".join("\n".join(lines) for lines in sections)
 
 

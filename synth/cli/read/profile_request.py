@@ -85,6 +85,13 @@ class ProfileRequest(Record):
         bool,
         CommandOption("Measure identical layers, too, each by itself."),
     ] = False
+    pairs: Annotated[
+        bool,
+        CommandOption(
+            "Also measure F and BW of two micro-batches at once, on two streams of a CUDA device, "
+            "for schedules that overlap them."
+        ),
+    ] = False
     ranks: Annotated[
         Annotated[int, Field(ge=2)] | None,
         CommandOption("Also measure the links between this many processes on this machine."),

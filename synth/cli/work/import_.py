@@ -14,6 +14,11 @@ from synth.records.record import check_outputs
 from synth.records.safe_read import read_text
 from synth.schedule.files.plan_file import Plan, check_replaceable
 
+_APART = (
+    "F and B that run at once (OVERLAP_F_B) run one after the other in the plan, because the "
+    "profile has no time of both at once (pair_us)"
+)
+
 
 def work(schedule_path: Path, request: ImportRequest) -> None:
     """Read a schedule in PyTorch's CSV format, verify it, and write it with what it costs."""
@@ -27,6 +32,9 @@ def work(schedule_path: Path, request: ImportRequest) -> None:
     profile = load_profile(request.profile, request.link)
     text = read_text(schedule_path, "a CSV of actions such as 0F0")
     schedule, notes = read_torch_csv(text, schedule_path.stem)
+    if schedule.overlapped and not profile.has_pairs:
+        schedule = schedule.one_after_the_other
+        notes = (*notes, _APART)
     where = schedule.placement
     sizes = sizes_on(where, request.partition) or balance(profile, where)
     plan = Plan.of(profile, sizes, schedule, arguments={"imported": schedule_path.name})

@@ -239,6 +239,7 @@ def _measure(
         warmup=request.warmup,
         iterations=request.iters,
         separate=request.separate,
+        pairs=request.pairs,
         policies=tuple(dict.fromkeys(request.recompute_policy or ())),
         links=links,
         tell=talk if is_first else lambda line: None,

@@ -2,16 +2,21 @@
 
 A rank runs two streams of micro-batches. The near stream enters at the rank's own end of a row of
 `length` ranks, along which the far stream returns. Backwards are fused (BW) in the middle, where
-the paper overlaps the F of one stream with the backward of the other. At both ends B and W are
-separate, so that B is sent on early and W fills the gap.
+the paper overlaps the F of one stream with the backward of the other (`pairs`). At both ends B and
+W are separate, so that B is sent on early and W fills the gap.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Set
+from dataclasses import dataclass, replace
 from itertools import count
 
+from synth.families._lib.family import Programs, Setting
+from synth.families._lib.pairs import before_backwards
 from synth.op_kinds import OpKind
+from synth.schedule.lowering.lower import lower
+from synth.schedule.model import Schedule
 from synth.schedule.ops import Op
+from synth.schedule.simulate import simulate
 
 F, B, W, BW = OpKind.F, OpKind.B, OpKind.W, OpKind.BW
 
@@ -47,6 +52,36 @@ def program(near: Stream, far: Stream, place: int, length: int, number: int) -> 
     rank.repeat(behind, rank.w, rank.b0)
     rank.repeat(place + 1, rank.w)
     return rank.ops
+
+
+def pairs(setting: Setting, programs: Programs) -> frozenset[Op]:
+    """Return the F's that run at once with the BW behind them: all in the middle, or all but one.
+
+    With all of them the bubble is the paper's. deepseek-ai/DualPipe keeps the first F and BW apart
+    where the streams meet, because that BW then hands on its gradient sooner; it pays where little
+    time is hidden. The faster of both is taken.
+    """
+    everywhere = before_backwards(setting, programs)
+    if not everywhere:
+        return everywhere
+    released = everywhere.difference(
+        next(op for op in program if op in everywhere)
+        for program in programs
+        if _meet({op.stage for op in program})
+    )
+    made = tuple(tuple(program) for program in programs)
+    plain = Schedule(setting.placement, setting.num_micro_batches, made)
+    return min(
+        (released, everywhere),
+        key=lambda found: (
+            simulate(lower(replace(plain, overlapped=found), setting.costs)).makespan_us
+        ),
+    )
+
+
+def _meet(stages: Set[int]) -> bool:
+    """True if the streams of a rank meet there: its two stages follow each other."""
+    return max(stages) - min(stages) == 1
 
 
 class _Rank:

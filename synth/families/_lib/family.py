@@ -100,7 +100,8 @@ class Family:
     `searches` marks those that try so many orders that they take about as long as a search.
     `buffering` returns the buffering of a schedule; None: the default. `weights` returns the way of
     weights; None: they stay with their stages. `versions` returns how often weights are updated and
-    which versions are read; None: once, at the end.
+    which versions are read; None: once, at the end. `overlapped` returns the F's that run at once
+    with the BW behind them; None: there are none.
     """
 
     name: str
@@ -115,6 +116,7 @@ class Family:
     buffering: Callable[[Setting, Schedule], Buffering] | None = None
     weights: Callable[[Setting], WeightFlow] | None = None
     versions: Callable[[Setting], WeightVersions] | None = None
+    overlapped: Callable[[Setting, Programs], frozenset[Op]] | None = None
 
     def place(self, num_ranks: int, options: Options) -> Placement:
         """The placement on which the family is defined.
@@ -136,8 +138,16 @@ class Family:
         flow = self.weights(setting) if self.weights else None
         count = setting.num_micro_batches
         rule = self.versions(setting) if self.versions else None
+        pairs = self.overlapped(setting, programs) if self.overlapped else frozenset()
         made = Schedule(
-            setting.placement, count, programs, name, eager=eager, weights=flow, versions=rule
+            setting.placement,
+            count,
+            programs,
+            name,
+            eager=eager,
+            weights=flow,
+            versions=rule,
+            overlapped=pairs,
         )
         return replace(made, buffering=self.buffering(setting, made)) if self.buffering else made
 

@@ -84,6 +84,9 @@ REPLICAS = Replicas()
 # Copies of a stage add up its gradients as soon as they are complete, or after all computing.
 SYNC = ChoiceOption("sync", ("eager", "late-sync"), untried=("late-sync",))
 
+# F and BW of two micro-batches run one after the other, or at once.
+PAIRS = ChoiceOption("pairs", ("apart", "overlap"), untried=("overlap",))
+
 
 def rounds(default: int, least: int = 1) -> Count:
     """The option for the number of rounds; every rank holds one stage of each, or two on waves."""

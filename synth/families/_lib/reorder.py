@@ -306,9 +306,11 @@ class _Run:
             end = own.start(place, now)
             heappush(events, (end, rank))
             for target, reader, lag_us in self._readers[rank][place]:
-                ranks[target].arrives[reader] = end + lag_us
-                if target != rank:
-                    heappush(events, (end + lag_us, target))
+                waiting = ranks[target]
+                waiting.arrives[reader] = arrives_us = end + lag_us
+                # A rank that is busy then decides when it is free.
+                if target != rank and waiting.free_at <= arrives_us:
+                    heappush(events, (arrives_us, target))
             least_us = end - own.began + own.left_us
             if most_us is not None and least_us > most_us:
                 return None

@@ -150,6 +150,11 @@ class VGreedyRun:
         self._clock, self._held = [0] * self.d, [0] * self.d
         # The times at which each rank's ops of a pass ended.
         self._ended: list[list[list[int]]] = [[[] for _ in range(self.d)] for _ in range(4)]
+        # Those of the rank that sends the input; None: it is made on the rank itself.
+        self._sent = [
+            [None, *ended[:-1]] if number in (FIRST_F, SECOND_B) else [*ended[1:], None]
+            for number, ended in enumerate(self._ended)
+        ]
         self._owed: list[deque[int]] = [deque() for _ in range(self.d)]
 
     @property
@@ -283,9 +288,9 @@ class VGreedyRun:
         count = len(self._ended[number][rank])
         if count >= self.m:
             return False
-        source = rank - 1 if number in (FIRST_F, SECOND_B) else rank + 1
-        if 0 <= source < self.d:
-            return len(self._ended[number][source]) > count
+        sent = self._sent[number][rank]
+        if sent is not None:
+            return len(sent) > count
         return number == FIRST_F or len(self._ended[number - 1][rank]) > count
 
     def _check_room(self, rank: int, needed_bytes: int) -> bool:
@@ -321,10 +326,10 @@ class VGreedyRun:
 
     def _arrives(self, rank: int, number: int) -> int:
         """Return when the input of a rank's next op of a pass arrives; 0 if no one sends it."""
-        source = rank - 1 if number in (FIRST_F, SECOND_B) else rank + 1
-        if not 0 <= source < self.d:
+        sent = self._sent[number][rank]
+        if sent is None:
             return 0
-        return self._ended[number][source][len(self._ended[number][rank])] + self.lag[number][rank]
+        return sent[len(self._ended[number][rank])] + self.lag[number][rank]
 
     def _put_w(self, rank: int) -> None:
         number = self._owed[rank].popleft()

@@ -11,7 +11,8 @@ Therefore the lifetimes of a rank's two activations have the same sum on every r
 balanced, and proportional to a + b. The W's fill the remaining two of the six slots.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -21,6 +22,8 @@ from synth.families._lib.fit_to_caps import left_bytes, within_caps
 from synth.families._lib.reorder import fitted
 from synth.op_kinds import OpKind
 from synth.schedule.ops import Op
+
+F, B, W = OpKind.F, OpKind.B, OpKind.W
 
 INTERVAL = 6
 
@@ -98,7 +101,7 @@ def _leave_room(left: list[int], needed: list[int]) -> bool:
 def _share_bytes(setting: Setting, rank: int, count: int) -> int:
     """The bytes of `count` activations of a rank's mean stage."""
     stages = [stage for stage, _ in setting.placement.held[rank]]
-    per_micro_batch = sum(activation_bytes(setting.costs, stage)[OpKind.F] for stage in stages)
+    per_micro_batch = sum(activation_bytes(setting.costs, stage)[F] for stage in stages)
     return count * per_micro_batch // len(stages)
 
 
@@ -112,7 +115,7 @@ def peak_of(num_ranks: int, block: Callable[[int], Block]) -> int:
 def _most_held(program: list[Op]) -> int:
     held = most = 0
     for op in program:
-        held += (op.kind == OpKind.F) - (op.kind == OpKind.W)
+        held += (op.kind is F) - (op.kind is W)
         most = max(most, held)
     return most
 
@@ -120,25 +123,22 @@ def _most_held(program: list[Op]) -> int:
 def _interleave(num_ranks: int, rank: int, block: Block, num_micro_batches: int) -> list[Op]:
     """A rank's ops in the order of their slots; each W goes into the next free slot after its B."""
     first, second = rank, 2 * num_ranks - 1 - rank
-    passes = dict(_slots(block, first, second, num_micro_batches))
+    stages = (F, first), (F, second), (B, second), (B, first)
+    passes = {
+        slot + INTERVAL * j: Op(kind, stage, j)
+        for slot, (kind, stage) in zip(block, stages, strict=True)
+        for j in range(num_micro_batches)
+    }
     if len(passes) != 4 * num_micro_batches:
         raise RuntimeError("the repeated building block collides with itself")
     program: list[Op] = []
-    owed: list[Op] = []
+    owed: deque[Op] = deque()
     for slot in range(max(passes) + 1):
         op = passes.get(slot)
         if op is not None:
             program.append(op)
-            owed += [op._replace(kind=OpKind.W)] if op.kind == OpKind.B else []
+            if op.kind is B:
+                owed.append(Op(W, op.stage, op.microbatch))
         elif owed:
-            program.append(owed.pop(0))
-    return program + owed
-
-
-def _slots(block: Block, first: int, second: int, total: int) -> Iterator[tuple[int, Op]]:
-    for j in range(total):
-        start = INTERVAL * j
-        yield start + block.forward_first, Op(OpKind.F, first, j)
-        yield start + block.forward_second, Op(OpKind.F, second, j)
-        yield start + block.backward_second, Op(OpKind.B, second, j)
-        yield start + block.backward_first, Op(OpKind.B, first, j)
+            program.append(owed.popleft())
+    return [*program, *owed]

@@ -12,10 +12,11 @@ def program(stage: int, warmup: int, delay: int, num_micro_batches: int) -> list
     at the end.
     """
     m = num_micro_batches
-    ops = forwards(stage, 0, min(warmup, m))
+    forward = forwards(stage, 0, m)
+    ops = forward[:warmup]
     for j in range(m):
         ops.append(Op(OpKind.B, stage, j))
         if j >= delay:
             ops.append(Op(OpKind.W, stage, j - delay))
-        ops += forwards(stage, warmup + j, min(warmup + j + 1, m))
+        ops += forward[warmup + j : warmup + j + 1]
     return ops + [Op(OpKind.W, stage, j) for j in range(max(0, m - delay), m)]

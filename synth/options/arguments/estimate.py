@@ -70,7 +70,7 @@ class EstimateArguments(Record):
     recompute: Annotated[
         Recompute,
         CommandOption(
-            "What B computes again. none; selective: attention, unless its kernel does; ops: every "
+            "What B computes again. none; selective: what attention's kernels save; ops: every "
             "second matrix product; full: layers."
         ),
     ] = Recompute.NONE

@@ -120,8 +120,9 @@ class _RaceRun:
         race = self.race
         race.trials = [race.new(candidate, is_quick=True) for candidate in race.candidates]
         self.on_standings(race.copies())
-        # Published schedules on their best partitions come next, these among them.
-        share = JUDGING.first_cut_share if self._has_many_cuts else 1
+        # Next come their best partitions, these among them, or else a search that needs the time.
+        is_on_one = len(race.candidates) == 1 and race.partitioning != Partitioning.SEARCHED
+        share = JUDGING.first_cut_share if self._has_many_cuts or is_on_one else 1
         until_s = self.clock.moment_s(share * JUDGING.with_r_share_of_left)
         plain_s = self.clock.moment_s(share * JUDGING.published_share_of_left)
         self._judge(race.trials, until_s, plain_s)
@@ -434,4 +435,5 @@ class _RaceRun:
             options,
             self.announcer.listener(trial),
             self.stop,
+            trial.attempts,
         )

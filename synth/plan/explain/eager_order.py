@@ -37,7 +37,8 @@ def eager_timelines(lowered: Lowered) -> Iterator[Timeline]:
         lowered: a schedule of F, B, W, BW and R, with one update at its end.
     """
     for kinds in _PRIORITIES:
-        schedule = replace(lowered.schedule, programs=_EagerRun(lowered, kinds).programs())
+        programs = _EagerRun(lowered, kinds).programs()
+        schedule = replace(lowered.schedule, programs=programs).one_after_the_other
         with suppress(DeadlockError):
             yield simulate(lower(schedule, lowered.costs))
 

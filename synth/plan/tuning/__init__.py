@@ -21,6 +21,7 @@ from synth.plan.tuning.partition import (
 )
 from synth.plan.tuning.race import CUT_MOVES, LISTED_TRIALS, PARTITION_TRIALS, RACE
 from synth.plan.tuning.recompute import (
+    CHOICE_MOVES,
     CHOICE_PROOF,
     LAYER_MENU,
     LAYER_SEARCH,
@@ -33,6 +34,7 @@ from synth.plan.tuning.sharded_pipelines import SHARDED_PIPELINES
 __all__ = [
     "BALANCE",
     "BEST_VARIANT",
+    "CHOICE_MOVES",
     "CHOICE_PROOF",
     "CURVE",
     "CUT_MOVES",

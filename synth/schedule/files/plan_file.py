@@ -56,11 +56,12 @@ class Plan(Displayed, FileRecord):
     FLOPs of a micro-batch, version 8 programs that write a part which is repeated once, version 9
     ranks of backwards, and the gradients that B computes itself, version 10 the gradients of
     outputs, which frozen layers do not get, version 11 tied parameters of several stages, version
-    12 ranks that are groups of devices, and the policies under which layers are recomputed in part.
+    12 ranks that are groups of devices, and the policies under which layers are recomputed in
+    part, version 13 F and BW of two micro-batches that run at once (`&` between two ops).
     """
 
     FORMAT: ClassVar[str] = "synth-schedule"
-    VERSION: ClassVar[int] = 12
+    VERSION: ClassVar[int] = 13
     OF_FILE: ClassVar[tuple[str, ...]] = (*FileRecord.OF_FILE, FINGERPRINT)
     SINCE: ClassVar[Mapping[str, int]] = {
         FINGERPRINT: 3,
@@ -76,6 +77,7 @@ class Plan(Displayed, FileRecord):
         "costs.ties": 11,
         "recompute_policies": 12,
         "workload.group": 12,
+        "costs.stages.hidden_us": 13,
     }
     MADE_BY: ClassVar[tuple[str, ...]] = ("synth solve",)
 
@@ -117,7 +119,8 @@ class Plan(Displayed, FileRecord):
     programs: tuple[str, ...] = Field(
         min_length=1,
         description="one line of ops per rank; [F0.1 BW0.0 STEP0]*9+1/1 is a part that runs 9 "
-        "times, the numbers of micro-batches and of updates larger by 1 each time",
+        "times, the numbers of micro-batches and of updates larger by 1 each time; F0.3&BW1.1 are "
+        "F and BW that run at once",
     )
 
     @model_validator(mode="after")
@@ -299,15 +302,17 @@ class Plan(Displayed, FileRecord):
         Raises:
             ScheduleError: an op cannot be parsed; names its rank and place.
         """
+        programs, overlapped = parse_programs(self.programs)
         return Schedule(
             self.placed,
             self.num_micro_batches,
-            parse_programs(self.programs),
+            programs,
             self.name,
             Buffering(self.receive_ahead, self.send_behind),
             self.eager,
             None if self.weights is None else self.weights.flow(),
             None if self.versions is None else self.versions.rule(),
+            overlapped,
         )
 
     def check(self) -> tuple[Lowered, Timeline]:
@@ -380,7 +385,7 @@ def program_lines(schedule: Schedule) -> tuple[str, ...]:
             f"micro-batches"
         )
     if schedule.versions is None:
-        return tuple(map(program_text, schedule.programs))
+        return tuple(program_text(ops, schedule.overlapped) for ops in schedule.programs)
     return tuple(repeating_text(ops, schedule.num_micro_batches) for ops in schedule.programs)
 
 
@@ -396,7 +401,8 @@ def schedule_fingerprint(schedule: Schedule) -> str:
         rules = (*rules, schedule.placement.backward_ranks)
     if schedule.weights is not None:
         rules = (*rules, schedule.weights)
-    lines = [repr(rules), *map(program_text, schedule.programs)]
+    programs = (program_text(ops, schedule.overlapped) for ops in schedule.programs)
+    lines = [repr(rules), *programs]
     if schedule.versions is not None:
         lines.append(repr(schedule.versions))
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]

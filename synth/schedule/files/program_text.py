@@ -3,6 +3,8 @@
     F0.0 F0.1 BW0.0 BW0.1 STEP0                         ops, separated by spaces
     F0.0 [F0.1 BW0.0 STEP0]*47+1/1 BW0.47 STEP0.47      prologue, body and epilogue
 
+    F0.3&BW1.1 F1.2&BW0.1                               F and BW that run at once
+
 The second line is rank 0 of PipeDream on two ranks with 48 micro-batches. A body in brackets runs
 47 times; each time the numbers of micro-batches are larger by the number after `+`, and those of
 updates by the one after `/`. So a schedule without a flush has a short line for any number of
@@ -10,7 +12,7 @@ micro-batches.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +24,9 @@ from synth.schedule.ops import Op
 
 _BODY = re.compile(r"\[([^\[\]]*)\]\*([1-9][0-9]{0,8})\+([1-9][0-9]{0,5})/([0-9]{1,6})(?=\s|$)")
 
-_TOKEN = re.compile(r"\S+")
+# What runs at once are two tokens.
+_TOKEN = re.compile(r"[^\s&]+")
+_AT_ONCE = "&"
 
 # The most micro-batches of a body. Searched orders repeat after fewer, and so do published ones
 # whose updates take no more.
@@ -67,9 +71,12 @@ class _Body(NamedTuple):
         return self.length * (self.times - 1)
 
 
-def program_text(program: Sequence[Op]) -> str:
-    """Write a rank's ops one by one."""
-    return " ".join(map(str, program))
+def program_text(program: Sequence[Op], overlapped: Set[Op] = frozenset()) -> str:
+    """Write a rank's ops one by one; `overlapped` run at once with the op behind them."""
+    if not overlapped:
+        return " ".join(map(str, program))
+    ends = (_AT_ONCE if op in overlapped else " " for op in program)
+    return "".join(f"{op}{end}" for op, end in zip(program, ends, strict=True)).removesuffix(" ")
 
 
 def repeating_text(program: Sequence[Op], num_micro_batches: int) -> str:
@@ -159,17 +166,30 @@ def check_size(lines: Sequence[str], num_stages: int, num_micro_batches: int) ->
         )
 
 
-def parse_programs(lines: Sequence[str]) -> tuple[tuple[Op, ...], ...]:
+class ParsedPrograms(NamedTuple):
+    """The programs of all ranks, and the ops that run at once with the op behind them."""
+
+    programs: tuple[tuple[Op, ...], ...]
+    overlapped: frozenset[Op]
+
+
+def parse_programs(lines: Sequence[str]) -> ParsedPrograms:
     """Read the lines of all ranks; `check_size` says whether they are short enough.
 
     Raises:
         ScheduleError: an op or a body cannot be parsed, with its rank and place.
     """
-    return tuple(tuple(_ops(rank, line)) for rank, line in enumerate(lines))
+    read = [_ops(rank, line) for rank, line in enumerate(lines)]
+    programs = tuple(tuple(op for op, _ in program) for program in read)
+    return ParsedPrograms(programs, frozenset(op for each in read for op, joined in each if joined))
 
 
-def _ops(rank: int, text: str) -> list[Op]:
-    ops: list[Op] = []
+# An op, and whether the next one runs at once with it.
+_Read = tuple[Op, bool]
+
+
+def _ops(rank: int, text: str) -> list[_Read]:
+    ops: list[_Read] = []
     at = 0
     for match in _BODY.finditer(text):
         ops += _parsed(rank, len(ops), text[at : match.start()])
@@ -177,26 +197,29 @@ def _ops(rank: int, text: str) -> list[Op]:
         if not body:
             raise ScheduleError(f"rank {rank}, op {len(ops)}: the part that is repeated has no ops")
         times, micro_batches, updates = (int(match[group]) for group in (2, 3, 4))
-        grown_by = [updates if op.kind == OpKind.STEP else micro_batches for op in body]
+        grown_by = [updates if op.kind == OpKind.STEP else micro_batches for op, _ in body]
         ops += (
-            Op(op.kind, op.stage, op.microbatch + turn * more, op.replica)
+            (Op(op.kind, op.stage, op.microbatch + turn * more, op.replica), joined)
             for turn in range(times)
-            for op, more in zip(body, grown_by, strict=True)
+            for (op, joined), more in zip(body, grown_by, strict=True)
         )
         at = match.end()
     ops += _parsed(rank, len(ops), text[at:])
     return ops
 
 
-def _parsed(rank: int, first: int, text: str) -> Iterator[Op]:
-    for place, token in enumerate(text.split(), first):
+def _parsed(rank: int, place: int, text: str) -> Iterator[_Read]:
+    for token in text.split():
         if "[" in token or "]" in token:
             raise ScheduleError(
                 f"rank {rank}, op {place}: {token!r} is not understood; a part that is repeated "
                 f"looks like [F0.1 BW0.0 STEP0]*47+1/1 (ops, repetitions, and the numbers by which "
                 f"micro-batches and updates grow)"
             )
-        try:
-            yield Op.parse(token)
-        except ValueError as error:
-            raise ScheduleError(f"rank {rank}, op {place}: {error}") from None
+        parts = token.split(_AT_ONCE)
+        for number, part in enumerate(parts, 1):
+            try:
+                yield Op.parse(part), number < len(parts)
+            except ValueError as error:
+                raise ScheduleError(f"rank {rank}, op {place}: {error}") from None
+            place += 1

@@ -1,5 +1,7 @@
 """A plan with all its times, or all its bytes, multiplied: the same order on other costs."""
 
+import math
+
 from pydantic import ValidationError
 
 from synth.costs.costs import HOST, Costs
@@ -90,7 +92,8 @@ def _scaled_stage(stage: StageCosts, times: float, sizes: float) -> StageCosts:
         for name, value in fields.items()
     }
     durations = {kind: round(us * times) for kind, us in stage.duration_us.items()}
-    return stage.replace(duration_us=durations, **bytes_of)
+    hidden_us = math.floor(stage.hidden_us * times)
+    return stage.replace(duration_us=durations, hidden_us=hidden_us, **bytes_of)
 
 
 def _scaled_link(link: Link, times: float, sizes: float) -> dict[str, float | None]:

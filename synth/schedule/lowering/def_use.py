@@ -15,8 +15,9 @@ from synth.schedule.lowering.weight_visits import WeightVisits
 class RemoteReads(NamedTuple):
     """Values that are read on a rank that did not make them, once per value and rank.
 
-    `first_read` and `last_read` are nodes. `seen` orders the entries by their first read, program
-    after program. A value that no op makes has the source −1.
+    `first_read` and `last_read` are nodes; of F and BW that run at once, F reads first and BW last.
+    `seen` orders the entries by their first read, program after program. A value that no op
+    makes has the source −1.
     """
 
     value: IntArray
@@ -32,8 +33,9 @@ class DefUse:
     """The makers and readers of all values.
 
     `maker[v]` is the node that makes value v, or −1. `last_use[v]` is the last node on the maker's
-    rank that reads v, or the maker itself. `late_reader[i]` reads a value that `late_maker[i]`
-    makes on the same rank and not before it.
+    rank that reads v, or the maker itself; of F and BW that run at once, it is BW.
+    `late_reader[i]` reads a value that `late_maker[i]` makes on the same rank and not before
+    it.
     """
 
     maker: IntArray
@@ -69,6 +71,12 @@ def find_def_use(
     remote_reads = _first_and_last(
         len(arrays.ops), value[elsewhere], source[elsewhere], target[elsewhere], node[elsewhere]
     )
+    if len(arrays.overlapped):
+        last_use = arrays.ends_of_pairs(last_use)
+        remote_reads = remote_reads._replace(
+            first_read=arrays.begins_of_pairs(remote_reads.first_read),
+            last_read=arrays.ends_of_pairs(remote_reads.last_read),
+        )
     return DefUse(maker, last_use, node[late], made[late], remote_reads)
 
 

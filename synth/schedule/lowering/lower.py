@@ -220,7 +220,10 @@ class Programs:
         if rank not in self._made:
             slots = _communication_slots(self._lowered, rank)
             self._made[rank] = insert_communication(
-                self._lowered.ops[rank], slots, self._lowered.effects
+                self._lowered.ops[rank],
+                slots,
+                self._lowered.effects,
+                self._lowered.schedule.overlapped,
             )
         return self._made[rank]
 
@@ -290,6 +293,8 @@ def lower_arrays(arrays: OpArrays, costs: Costs, *, synchronous_step: bool = Fal
     groups = _collective_groups(arrays, costs, visits)
     collective_us = [placed.collective.duration_us for each in groups for placed in each]
     op_us = table.duration_us[arrays.classes]
+    if len(arrays.overlapped):
+        op_us = _overlapped_us(op_us, arrays, costs)
     if schedule.weights is not None:
         op_us = _shared_steps_us(op_us, arrays, schedule.weights)
     elif costs.ties:
@@ -320,6 +325,23 @@ def _collective_groups(
     if arrays.schedule.versions is not None:
         return find_update_reductions(arrays, costs)
     return find_reductions(arrays, costs)
+
+
+def _overlapped_us(op_us: IntArray, arrays: OpArrays, costs: Costs) -> IntArray:
+    """The durations of all ops, of which F and BW that run at once take turns.
+
+    The time of such a pair is divided among both as their times one after the other. What both
+    read is waited for before F, and what both make is there after BW.
+    """
+    found, forward = op_us.copy(), arrays.overlapped
+    backward = forward + 1
+    hidden_us = np.array([stage.hidden_us for stage in costs.stages])
+    apart_us = op_us[forward] + op_us[backward]
+    most_us = np.minimum(hidden_us[arrays.stage[forward]], hidden_us[arrays.stage[backward]])
+    pair_us = np.maximum(apart_us - most_us, np.maximum(op_us[forward], op_us[backward]))
+    found[forward] = pair_us * op_us[forward] // np.maximum(apart_us, 1)
+    found[backward] = pair_us - found[forward]
+    return found
 
 
 def _shared_steps_us(op_us: IntArray, arrays: OpArrays, flow: WeightFlow) -> IntArray:

@@ -1,7 +1,7 @@
 """Programs: a rank's ops with the receives, sends, waits and reductions that lowering implies."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -116,9 +116,12 @@ class CommunicationSlots:
 
 
 def insert_communication(
-    ops: Sequence[Op], slots: CommunicationSlots, effects: Effects
+    ops: Sequence[Op], slots: CommunicationSlots, effects: Effects, overlapped: Set[Op]
 ) -> list[Instruction]:
-    """Insert communication between a rank's ops, then mark the last use of each value."""
+    """Insert communication between a rank's ops, then mark the last use of each value.
+
+    Nothing is inserted between F and BW that run at once, and what F uses last is freed after BW.
+    """
     program = list(slots.sending(Action.SEND, slots.sends[-1]))
     program += _started(slots.collectives[-1])
     for place in range(len(ops) + 1):
@@ -129,7 +132,7 @@ def insert_communication(
             program.append(Instruction(Action.COMPUTE, op=ops[place]))
             program += slots.sending(Action.SEND, slots.sends[place])
             program += _started(slots.collectives[place])
-    _mark_deaths(program, effects)
+    _mark_deaths(program, effects, overlapped)
     return program
 
 
@@ -137,7 +140,7 @@ def _started(collectives: Iterable[Collective]) -> Iterable[Instruction]:
     return (Instruction(Action.COLLECT, collective=one) for one in collectives)
 
 
-def _mark_deaths(program: list[Instruction], effects: Effects) -> None:
+def _mark_deaths(program: list[Instruction], effects: Effects, overlapped: Set[Op]) -> None:
     """Free a value after its last reader and its last SENT; without readers, right away."""
     death: dict[Value, int] = {}
     reduced: dict[tuple[int, int], Value] = {}  # what REDUCE_GRADs hand on, by stage and number
@@ -145,7 +148,7 @@ def _mark_deaths(program: list[Instruction], effects: Effects) -> None:
         if instruction.action == Action.COMPUTE:
             op = instruction.compute
             for value in (*effects.makes(op), *effects.reads(op)):
-                death[value] = index
+                death[value] = index + (op in overlapped)
             if op.kind == OpKind.REDUCE_GRAD:
                 reduced[op.stage, op.microbatch] = Value(ValueKind.GRAD_ACC, *op[1:])
         elif instruction.action == Action.COLLECTED:

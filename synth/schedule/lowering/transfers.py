@@ -123,7 +123,7 @@ def _required_transfers(
     arrays: OpArrays, def_use: DefUse, table: EffectTable, visits: WeightVisits | None
 ) -> tuple[RequiredTransfers, IntArray]:
     """All transfers, in no order, and the value that each of them holds at its source."""
-    required = _implied_transfers(def_use)
+    required = _implied_transfers(arrays, def_use)
     if not arrays.is_plain:
         required = left_with_host(arrays, required)
         required = required.joined(host_transfers(arrays, def_use, table))
@@ -157,10 +157,13 @@ def _brought_by(arrays: OpArrays, value: IntArray, held: IntArray) -> IntArray:
     return found
 
 
-def _implied_transfers(def_use: DefUse) -> RequiredTransfers:
-    """The transfers of values that one rank makes and another one reads."""
+def _implied_transfers(arrays: OpArrays, def_use: DefUse) -> RequiredTransfers:
+    """The transfers of values that one rank makes and another one reads.
+
+    What F and BW make that run at once is there when both have ended.
+    """
     remote_reads = def_use.remote_reads
-    made = def_use.maker[remote_reads.value]
+    made = arrays.ends_of_pairs(def_use.maker[remote_reads.value])
     known = (made >= 0).nonzero()[0]
     value, source, target, read, _, seen = (field[known] for field in remote_reads)
     return RequiredTransfers(value, source, target, made[known], read, seen)

@@ -261,7 +261,7 @@ class Page {
     const isPublished = (slot) =>
       sourceOf(this.state[slot]).schedule && !(slot === "lower" && this.state.moves.length);
     const shown = SLOTS.flatMap((slot, place) =>
-      isPublished(slot) ? [[`the ${slot} schedule`, schedules[place]]] : []);
+      isPublished(slot) ? [[`The ${slot} schedule`, schedules[place]]] : []);
     showCommands([[SOLVE_WORDS, solve], ...shown, ["Time and memory", curve]]);
   }
 

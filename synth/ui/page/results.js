@@ -58,7 +58,7 @@ const REASONS = { gap: "close enough to the bound", interrupt: "stopped" };
 
 /** Why a search has ended: who stopped it, or its own reason. */
 function reasonOf({ stopped_by: own, stopped_because: other }) {
-  return (own === "interrupt" && other) || REASONS[own] || own;
+  return (["interrupt", "time limit"].includes(own) && other) || REASONS[own] || own;
 }
 
 /** Commands, each with a button that copies it. */

@@ -88,6 +88,7 @@ class _Checker:
         self._events: dict[int, Clock] = {}
         self._hosts: dict[int, Clock] = {}
         self._memory: dict[int, _Memory] = {}
+        self._freed_on: dict[int, list[tuple[_Memory, Clock]]] = {}
         self._in_step: set[int] = set()
 
     def take(self, entry: Entry) -> None:
@@ -103,6 +104,7 @@ class _Checker:
             case HostUse():
                 self._host_use(entry)
             case Allocated(memory, stream):
+                self._check_freed(stream)
                 known = self._of(memory)
                 known.stream, known.born = stream, dict(self._clock(stream))
             case UsedOn(memory, stream):
@@ -192,18 +194,22 @@ class _Checker:
                 self._compare(span, is_write, host, f"{use.name} on the host")
 
     def _freed(self, thread: int, memory: int) -> None:
-        """Check that what its stream does from now on, in this memory, comes after all uses."""
         known = self._memory.pop(memory, _Memory())
-        if known.stream is None:
-            return
-        after = dict(self._clock(known.stream))
-        _join(after, self._hosts.get(thread, {}))
-        for use in known.uses:
-            if not use.is_before(after) and use.stream not in known.recorded:
-                self.faults.append(
-                    f"memory is freed on stream {known.stream} while {use.name} on stream "
-                    f"{use.stream} may still use it"
-                )
+        if known.stream is not None:
+            host = dict(self._hosts.get(thread, {}))
+            self._freed_on.setdefault(known.stream, []).append((known, host))
+
+    def _check_freed(self, stream: int) -> None:
+        """Check that a stream to which freed memory is given again comes after all its uses."""
+        for known, host in self._freed_on.pop(stream, []):
+            after = dict(self._clock(stream))
+            _join(after, host)
+            for use in known.uses:
+                if not use.is_before(after) and use.stream not in known.recorded:
+                    self.faults.append(
+                        f"memory is freed on stream {stream} while {use.name} on stream "
+                        f"{use.stream} may still use it"
+                    )
 
 
 def _join(clock: Clock, other: Clock) -> None:

@@ -9,6 +9,7 @@ import torch
 from synth.costs.costs import Costs, uniform_costs
 from synth.errors import RunFailure
 from synth.families import family_placement, generate
+from synth.op_kinds import OpKind
 from synth.profile.links import Link, Links
 from synth.schedule.lowering.lower import lower
 from synth.schedule.lowering.programs import Transfer
@@ -121,6 +122,39 @@ def test_eight_ranks_replay_published_and_solved_schedules(many: Any) -> None:
     cases = [(s, costs_of(s.placement.num_stages)) for s in schedules]
     for (schedule, costs), (results, execution) in zip(cases, replayed(many, cases), strict=True):
         assert_replayed(schedule, costs, results, execution)
+
+
+def test_f_and_bw_at_once_take_the_time_of_the_pair(many: Any) -> None:
+    cases = []
+    for name in ("dualpipe:overlap", "interleaved:2,overlap"):
+        costs = costs_of(family_placement(name, RANKS).num_stages)
+        stages = tuple(stage.replace(hidden_us=2500) for stage in costs.stages)
+        costs = costs.replace(stages=stages)
+        cases.append((generate(name, RANKS, 2 * RANKS, costs=costs), costs))
+    for (schedule, costs), (results, execution) in zip(cases, replayed(many, cases), strict=True):
+        assert_replayed(schedule, costs, results, execution)
+        paired = [span for rank in execution.ops for span in rank if span.op in schedule.overlapped]
+        assert len(paired) == len(schedule.overlapped) > RANKS
+
+
+def test_an_op_that_runs_at_once_with_another_takes_its_share_of_the_pair() -> None:
+    from synth.runtime.emulation.emulated_clock import EmulatedClock
+    from synth.runtime.emulation.emulated_stage import EmulatedStage
+    from synth.runtime.execution.base.stage_protocol import ForwardInput
+
+    class Clock(EmulatedClock):
+        def run(self, duration_us: int) -> None:
+            taken.append(duration_us)
+
+    taken: list[int] = []
+    costs = costs_of(2).stages[0]
+    times = {(OpKind.F, 1): 1700, (OpKind.BW, 0): 3300}
+    stage = EmulatedStage(costs, None, Clock(), is_last=False, at_once_us=times)
+    for microbatch in (0, 1):
+        stage.forward(microbatch, ForwardInput(()))
+    for microbatch in (0, 1):
+        stage.backward(microbatch, ())
+    assert taken == [3000, 1700, 3300, 6000]
 
 
 def test_moves_to_the_host_and_to_other_ranks_are_replayed(many: Any) -> None:

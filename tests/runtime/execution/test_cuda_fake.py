@@ -86,8 +86,17 @@ def test_a_wait_reaches_through_a_third_stream() -> None:
     ],
 )
 def test_memory_is_freed_after_its_uses_on_other_streams(before: list[Entry], faults: int) -> None:
-    trace = [Allocated(9, COMPUTE), reads(), *before, Freed(HOST, 9)]
-    assert len(check(trace)) == faults
+    trace: list[Entry] = [Allocated(9, COMPUTE), reads(), *before, Freed(HOST, 9)]
+    assert check(trace) == []  # nobody has it again
+    assert len(check([*trace, Allocated(8, COMPUTE)])) == faults
+
+
+def test_freed_memory_may_still_be_used_until_its_stream_gets_it_again() -> None:
+    trace: list[Entry] = [Allocated(9, COMPUTE), reads(), Recorded(EVENT, OTHER), Freed(HOST, 9)]
+    assert len(check([*trace, Allocated(8, COMPUTE), Awaited(COMPUTE, EVENT)])) == 1
+    assert (
+        check([*trace, Allocated(8, OTHER), Awaited(COMPUTE, EVENT), Allocated(7, COMPUTE)]) == []
+    )
 
 
 def test_the_host_may_wait_outside_of_steps() -> None:
@@ -149,18 +158,20 @@ def test_copies_of_pinned_memory_and_scalars_do_not_wait() -> None:
 
 def test_a_thread_begins_on_the_first_device_and_its_calls_are_recorded() -> None:
     def run(device: torch.device) -> None:
-        x, found = torch.ones(4, device=device), list[int]()
+        held, found = [torch.ones(4, device=device)], list[int]()
         side = torch.cuda.Stream(device)
 
         def work() -> None:
             found.append(torch.cuda.current_device())
             with torch.cuda.stream(side):
-                x.add_(1)
+                held[0].add_(1)
 
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()
         assert found == [0]
+        held.clear()
+        torch.ones(4, device=device)  # which may get its memory
 
     meets, frees = on_fake(run)
     assert meets.startswith("aten::add_ on stream")

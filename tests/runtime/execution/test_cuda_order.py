@@ -15,14 +15,28 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from synth.families import generate
+from synth.costs.costs import uniform_costs
+from synth.families import family_placement, generate
+from synth.profile.links import Link, Links
 from synth.runtime.execution.transport.in_process.ranks import InProcessGroup, run_ranks
+from synth.schedule.model import Schedule
 from tests.runtime.cuda_fake.checker import check_order
 from tests.runtime.cuda_fake.ran import Ran
 from tests.runtime.gradients import gradient_of
 from tests.runtime.replaying import build_batch, build_stages, plain_autograd
 
 STEPS = 2
+
+
+def schedule_of(family: str, num_ranks: int) -> Schedule:
+    """A family on stages whose F and BW save time at once."""
+    where = family_placement(family, num_ranks)
+    costs = uniform_costs(where.num_stages, forward_us=2, backward_input_us=2, backward_weight_us=2)
+    stages = tuple(stage.replace(hidden_us=1) for stage in costs.stages)
+    costs = costs.replace(stages=stages, links=Links(host=Link()))
+    return generate(family, num_ranks, MICRO_BATCHES, costs=costs)
+
+
 MICRO_BATCHES = 4
 
 
@@ -87,6 +101,26 @@ def without_lane_order() -> Any:
     from tests.runtime.cuda_fake.device import FakeStream
 
     return _patched(FakeStream, "wait_stream", lambda stream, other: None)
+
+
+def without_begin() -> Any:
+    """The stream beside does not wait for what the main one was given before a pair."""
+    from tests.runtime.cuda_fake.device import FakeStream
+
+    return _patched(FakeStream, "wait_event", lambda stream, event: None)
+
+
+def without_pair_end() -> Any:
+    """The main stream does not wait for the one beside it at the end of a pair."""
+    from synth.runtime.execution.program.pair_streams import PairStreams
+
+    running = PairStreams.running
+
+    def unjoined(streams: Any, op: Any, run: Any) -> Any:
+        streams._firsts = {op}
+        return running(streams, op, run)
+
+    return _patched(PairStreams, "running", unjoined)
 
 
 def without_pinning() -> Any:
@@ -154,6 +188,8 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
         without_second_wait,
         without_copied,
         without_lane_order,
+        without_begin,
+        without_pair_end,
         without_pinning,
         with_item,
         with_swapped_sends,
@@ -180,7 +216,7 @@ def _ran(
 
     own, peers = _groups(rank, size, num_replicas)
     place, count = rank % (size // num_replicas), size // num_replicas
-    schedule = generate(family, count, MICRO_BATCHES)
+    schedule = schedule_of(family, count)
     fake = CudaFake(index)
     with fake.active(sets_device=sets_device):
         stages = build_stages(schedule.placement.num_stages)
@@ -256,7 +292,7 @@ LAST_STEP = "the host waits in a step: aten::_to_copy"
 def unexpected(ran: list[Ran], family: str) -> list[str]:
     """The faults of all ranks, without the one wait of the host that the runtime documents."""
     faults = [fault for each in ran for fault in each.faults]
-    passes = generate(family, len(ran), MICRO_BATCHES).weights is not None
+    passes = schedule_of(family, len(ran)).weights is not None
     return [fault for fault in faults if not (passes and fault == LAST_STEP)]
 
 
@@ -269,8 +305,11 @@ FAMILIES = {
     "zero3:1": 2,
     "pipeoffload:2,full": 2,
     "bpipe": 4,
+    "dualpipe:overlap": 2,
+    "dualpipe-v:overlap": 2,
+    "interleaved:2,overlap": 2,
 }
-QUICK = ("1f1b", "chimera", "pipeoffload:2,full")
+QUICK = ("1f1b", "chimera", "pipeoffload:2,full", "dualpipe-v:overlap")
 
 
 SLOW = [pytest.param(family, marks=pytest.mark.slow) for family in FAMILIES if family not in QUICK]
@@ -304,7 +343,7 @@ def test_ranks_as_threads_of_one_device_wait_for_each_other(family: str) -> None
     from tests.runtime.cuda_fake.checker import check
     from tests.runtime.cuda_fake.device import CudaFake
 
-    schedule, fake = generate(family, 2, MICRO_BATCHES), CudaFake(1)
+    schedule, fake = schedule_of(family, 2), CudaFake(1)
 
     def train(group: InProcessGroup) -> None:
         torch.cuda.set_device(fake.device)
@@ -336,6 +375,8 @@ def test_the_device_of_the_pipeline_need_not_be_the_current_one(pool: Any, famil
         ("without_second_wait", "weipipe", r"aten::.* reads what transfer of weights"),
         ("without_copied", "pipeoffload:2,full", "is freed .* while aten::copy_"),
         ("without_lane_order", "pipeoffload:2,full", "aten::copy_ on stream"),
+        ("without_begin", "dualpipe-v:overlap", r"aten::.* on stream"),
+        ("without_pair_end", "dualpipe-v:overlap", r"aten::.* on stream"),
         ("without_pinning", "pipeoffload:2,full", "the host waits in a step: aten::copy_"),
         ("with_item", "1f1b", "the host waits in a step: aten::_local_scalar_dense"),
     ],

@@ -1,5 +1,7 @@
 """Every published schedule that is registered, replayed: gradients are autograd's."""
 
+from typing import Any
+
 import pytest
 
 from synth.costs.costs import uniform_costs
@@ -11,11 +13,13 @@ from tests.runtime.rank_threads import RankThreads
 from tests.runtime.replaying import replay
 
 KEPT_BYTES = 100
+OVERLAPPING = ["dualpipe:overlap", "dualpipe-v:overlap", "interleaved:2,overlap"]
 # Besides every way that a family is compared in.
 OTHER_WAYS = [
     "bitpipe:1,early,late-sync",
     "bitpipe:2",
     "interleaved:3,group=5",
+    *OVERLAPPING,
     "pipeoffload:1,full",
     "pipeoffload:3,uniform",
 ]
@@ -32,6 +36,9 @@ def made(name: str, num_ranks: int) -> Schedule:
         saved_bytes=KEPT_BYTES,
         saved_w_bytes=KEPT_BYTES,
         links=Links(host=Link(latency_us=10)),
+    )
+    costs = costs.replace(
+        stages=tuple(stage.replace(hidden_us=50) for stage in costs.stages)  # if F and BW overlap
     )
     whole_bytes = where.num_stages // num_ranks * KEPT_BYTES
     caps = [(num_ranks + 1) * whole_bytes] * num_ranks
@@ -70,3 +77,14 @@ def test_every_family_is_replayed_to_autograds_gradients(num_ranks: int) -> None
 def test_what_is_replayed_of_families_that_move_activations_moves_them(name: str) -> None:
     schedule = made(name, 4)
     assert any(op.kind == OpKind.OFFLOAD for program in schedule.programs for op in program)
+
+
+def replay_one(rank: int, size: int, name: str) -> tuple[set[int], set[int], int]:
+    return replay(rank, size, [made(name, size)])[0]
+
+
+@pytest.mark.parametrize("name", OVERLAPPING)
+def test_pairs_are_replayed_by_processes_to_autograds_gradients(pool: Any, name: str) -> None:
+    assert made(name, 2).overlapped
+    found = pool.run(replay_one, 2, name)
+    assert [(wrong, left) for _, wrong, left in found] == [(set(), 0)] * 2

@@ -5,6 +5,7 @@ are called here. Its I is our B, its B our BW.
 """
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -77,6 +78,30 @@ def test_both_list_the_same_ops_in_the_same_order(
     for d, m in sizes:
         ours = programs_of(generate(name, d, m))
         assert ours == made_by_torch(torch_name, d, rounds, m), (d, m)
+
+
+def test_dualpipe_v_overlaps_what_pytorch_overlaps() -> None:
+    for d, m in [(d, m) for d, m in SIZES if m >= 2 * d and d > 1]:
+        costs = uniform_costs(
+            2 * d, forward_us=100, backward_input_us=120, backward_weight_us=90
+        )  # so little is hidden that the first pair of the last rank does not pay
+        stages = tuple(stage.replace(hidden_us=1) for stage in costs.stages)
+        ours = generate("dualpipe-v:overlap", d, m, costs=costs.replace(stages=stages))
+        assert [*ours.programs] == [*generate("dualpipe-v", d, m).programs]
+        theirs_pairs = [
+            [*_ops(action.sub_actions)] for action in torch_actions(d, m) if action.sub_actions
+        ]
+        assert {pair[0] for pair in theirs_pairs} == ours.overlapped, (d, m)
+        behind = {op: after for ops in ours.programs for op, after in pairwise(ops)}
+        assert all(behind[forward] == backward for forward, backward in theirs_pairs)
+
+
+def torch_actions(num_ranks: int, m: int) -> list[Any]:
+    """The actions of PyTorch's DualPipeV, rank after rank."""
+    made: Any = object.__new__(theirs.ScheduleDualPipeV)
+    made.pp_group_size, made._n_microbatches = num_ranks, m
+    ranks = (made._calculate_single_rank_operations(rank) for rank in range(num_ranks))
+    return [action for actions in ranks for action in actions if action is not None]
 
 
 def test_1f1b_is_the_same_but_for_how_pytorch_numbers_the_last_rank() -> None:

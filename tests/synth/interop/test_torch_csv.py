@@ -45,8 +45,31 @@ def test_idle_cells_and_pytorchs_transfers_are_read_over() -> None:
 
 
 def test_overlapped_pairs_are_read_as_two_ops() -> None:
-    program = from_torch_csv("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n").programs[0]
+    read = from_torch_csv("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n")
+    assert read.overlapped == {Op(OpKind.F, 0, 1)}
+    program = read.programs[0]
     assert [str(op) for op in program] == ["F0.0", "F0.1", "BW0.0", "BW0.1"]
+
+
+@pytest.mark.parametrize("name", ["dualpipe-v:overlap", "interleaved:2,overlap"])
+def test_pairs_are_written_as_pytorch_writes_them_and_read_back(name: str) -> None:
+    theirs = pytest.importorskip("torch.distributed.pipelining.schedules")
+    schedule = generate(name, 3, 7, costs=overlapping_costs(6))
+    text = to_torch_csv(schedule)
+    numbered, again = in_loss_order(schedule), from_torch_csv(text, schedule.name)
+    assert len(schedule.overlapped) > 20
+    assert (again.programs, again.overlapped) == (numbered.programs, numbered.overlapped)
+    cells = [cell for row in text.splitlines() for cell in row.split(",")]
+    actions = [theirs._Action.from_str(cell) for cell in cells]
+    assert [str(action) for action in actions] == cells
+    pairs = [action for action in actions if action.sub_actions]
+    assert {action.computation_type.value for action in pairs} == {"OVERLAP_F_B"}
+    assert len(pairs) == len(schedule.overlapped)
+
+
+def overlapping_costs(num_stages: int) -> Costs:
+    costs = uniform_costs(num_stages, forward_us=5, backward_input_us=5, backward_weight_us=5)
+    return costs.replace(stages=tuple(each.replace(hidden_us=2) for each in costs.stages))
 
 
 @pytest.mark.parametrize(

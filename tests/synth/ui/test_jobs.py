@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from synth.ui.jobs import Busy, Job, Jobs
+from synth.ui.jobs import Busy, Job, Jobs, PlanSearch
 from synth.ui.limits import LOCAL, public
+from synth.ui.models import Models
+from synth.ui.setting import PipelineSetting
 from synth.ui.visitors import OverBudget, Visitors, counted_address
 from tests.synth.ui_pages import LONG, Client
 
@@ -50,6 +52,27 @@ def test_a_search_that_was_stopped_by_hand_does_not_say_that_it_was_its_limit() 
     job.end_by_hand()
     assert ended(job)
     assert job.snapshot()["stopped_because"] == "stopped by hand"
+
+
+@pytest.mark.parametrize(("limit_s", "reason"), [(0.01, "time limit"), (PATIENCE_S, "interrupt")])
+def test_a_plan_says_whether_the_limit_or_someone_ended_its_search(
+    tmp_path: Path, limit_s: float, reason: str
+) -> None:
+    models = Models(tmp_path, LOCAL)
+    setting = PipelineSetting(ranks=4, micro_batches=12, placement="v", mem_limit="40GB")
+    search = PlanSearch(setting, models.profile(setting), LOCAL, models)
+
+    def stopped_before_it_begins(job: Job) -> None:
+        until_stopped(job)
+        search(job)
+
+    job = Job(stopped_before_it_begins, limit_s=limit_s)
+    job.start()
+    if reason == "interrupt":
+        job.end_by_hand()
+    assert ended(job)
+    state = job.snapshot()
+    assert state["stopped_by"] == models.plan(state["plan"]).claim.stopped_by == reason
 
 
 def test_a_search_is_stopped_after_the_last_who_follows_it_has_gone() -> None:

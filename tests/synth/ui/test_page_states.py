@@ -64,7 +64,8 @@ def test_a_search_says_why_it_ended_in_words(browser: Any, tmp_path: Path) -> No
         for stopped_by, because, words in [
             ("interrupt", limit, limit),
             ("interrupt", "stopped by hand", "stopped by hand"),
-            ("time limit", limit, "time limit"),
+            ("time limit", limit, limit),
+            ("time limit", "", "time limit"),
             ("gap", "", "close enough to the bound"),
         ]:
             own = {"stopped_by": stopped_by, "stopped_because": because}

@@ -331,6 +331,12 @@ def test_a_plan_above_a_later_memory_limit_says_so_wherever_it_is_shown(client: 
     assert "memory limit 30 GB" in notes[0]
 
 
+def test_the_page_says_how_many_tokens_a_micro_batch_has(client: Client) -> None:
+    drawn = client.draw({"schedule": "1f1b"}, model="llama3-70b-h100-tp8")
+    assert drawn["about"].endswith("; a micro-batch is 1 × 8,192 tokens")
+    assert "tokens" not in client.draw({"schedule": "1f1b"}, sliders={"layers": 8})["about"]
+
+
 def test_times_that_are_chosen_by_hand_have_no_throughput(client: Client) -> None:
     answer = client.draw({"schedule": "1f1b"}, sliders={"layers": 8})
     assert answer["about"].startswith("chosen by hand; ")

@@ -1,0 +1,195 @@
+"""The figures in the sentences of `notes/weight-passing.md` are those of saved results."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from benchmarks import tables
+from benchmarks.weight_passing_model import Model, network, simulate
+from synth.profile.links import Links
+
+Rows = list[dict[str, Any]]
+TEXT = " ".join((tables.ROOT / "notes" / "weight-passing.md").read_text("utf-8").split())
+
+
+def rows_of(name: str) -> Rows:
+    rows: Rows = json.loads((tables.RESULTS / f"{name}.json").read_text("utf-8"))["rows"]
+    return rows
+
+
+def percent(shares: Iterable[float]) -> str:
+    """The least and the largest of some shares."""
+    found = sorted(shares)
+    return f"{100 * found[0]:.0f} to {100 * found[-1]:.0f} %"
+
+
+def times(shares: Iterable[float]) -> str:
+    found = sorted(shares)
+    return f"{found[0]:.2f} to {found[-1]:.2f}"
+
+
+def test_searched_schedules() -> None:
+    gather, ring = (
+        [row for row in rows_of("weight-search") if row["movement"] == movement]
+        for movement in ("gather", "ring")
+    )
+    proven = sum(row["value_us"] == row["bound_us"] for row in gather)
+    assert f"With all-gathers {proven} of the {len(gather)} schedules are proven optimal" in TEXT
+
+    def less(row: dict[str, Any]) -> float:
+        return 1 - float(row["value_us"]) / float(row["published_us"])
+
+    (tight,) = (row for row in gather if (row["tokens"], row["buffers"]) == (32768, 1))
+    words = f"Under the tightest limit on 10 GbE the schedule takes {100 * less(tight):.0f} % less"
+    assert words in TEXT
+    published = [row for row in ring if row["published"]]
+    assert f"than the published ones, by {percent(map(less, published))}" in TEXT
+    assert len(ring) - len(published) == 3
+    assert "In three rows a schedule is found where no published one fits" in TEXT
+
+
+Cells = dict[tuple[str, int, int], dict[str, dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def papers() -> Cells:
+    """The rows of the papers' tables by table, hidden size and sequence, then by system."""
+    found: Cells = defaultdict(dict)
+    for row in rows_of("weight-passing-papers"):
+        found[row["table"], row["hidden"], row["sequence"]][row["system"]] = row
+    return found
+
+
+def ratios(papers: Cells, table: str, *systems: str, printed: bool) -> list[float]:
+    """The speeds of systems as multiples of 1F1B's, without those that are out of memory."""
+    key = "printed_tokens_per_s" if printed else "tokens_per_s"
+    return [
+        cell[system][key] / cell["1F1B"][key]
+        for (name, *_), cell in papers.items()
+        for system in systems
+        if name == table and cell[system][key]
+    ]
+
+
+def test_peaks_of_the_papers(papers: Cells) -> None:
+    rows = [
+        row for (table, *_), cell in papers.items() if table == "table-2" for row in cell.values()
+    ]
+    below: dict[bool, list[float]] = {True: [], False: []}
+    for row in rows:
+        if row["printed_peak_gb"]:
+            share = 1 - row["peak_bytes"] / 1e9 / row["printed_peak_gb"]
+            below[row["system"] == "1F1B"].append(share)
+    words = f"{percent(below[False])} below the printed ones, and {percent(below[True])} for 1F1B"
+    assert words in TEXT
+    peaks = sorted(row["peak_bytes"] / 1e9 for row in rows if not row["printed_peak_gb"])
+    assert f"except two with S = 8192 ({peaks[0]:.0f} and {peaks[1]:.0f} GB)" in TEXT
+    assert "are printed as out of memory need 72 GB or more" in TEXT and peaks[2] >= 72
+
+
+def test_speeds_of_the_papers(papers: Cells) -> None:
+    def both(table: str, *systems: str) -> tuple[str, str]:
+        one, other = (ratios(papers, table, *systems, printed=each) for each in (True, False))
+        return times(one), times(other)
+
+    printed, simulated = both("table-4", "WeiPipe")
+    assert f"as long as 1F1B (printed {printed}, simulated {simulated})" in TEXT
+    printed, _ = both("table-2", "WeiPipe")
+    zero_bubble, _ = both("table-2", "ZB1", "ZB2")
+    assert f"speedups of {printed} for WeiPipe, and {zero_bubble} for ZB1 and ZB2" in TEXT
+    assert max(ratios(papers, "table-2", "WeiPipe", printed=False)) < 1.02
+    _, simulated = both("table-3", "WeiPipe")
+    assert f"the simulated speedup of WeiPipe is {simulated}," in TEXT
+    printed, simulated = both("table-3", "ZB1", "ZB2")
+    assert f"simulated {simulated} times as fast as 1F1B, and printed {printed} times" in TEXT
+    slow = papers["table-3", 4096, 4096]
+    one, other = (
+        slow["WeiPipe"][key] / slow["1F1B"][key] for key in slow["1F1B"] if "tokens" in key
+    )
+    assert f"printed as a slowdown ({one:.2f}) and simulated as a speedup ({other:.2f})" in TEXT
+
+
+def test_speeds_between_nodes(papers: Cells) -> None:
+    over = [
+        own / theirs - 1
+        for own, theirs in zip(
+            ratios(papers, "tawpipe", "TawPipe", printed=False),
+            ratios(papers, "tawpipe", "TawPipe", printed=True),
+            strict=True,
+        )
+    ]
+    assert max(map(abs, over[:3])) < 0.05 < over[3]
+    words = f"within 5 % of the printed one for H = 1024, and {100 * over[3]:.0f} % above it"
+    assert words in TEXT
+    for (table, *_), cell in papers.items():
+        if table == "tawpipe":
+            more = cell["FSDP"]["between_nodes_bytes"] / cell["TawPipe"]["between_nodes_bytes"]
+            assert more == pytest.approx(1.5, rel=0.05)
+    assert "about 1.5 times the bytes between nodes" in TEXT
+
+
+def test_steps_bytes_and_processor_time_of_the_runtime() -> None:
+    cases: dict[tuple[int, int], dict[str, dict[str, Any]]] = defaultdict(dict)
+    for row in rows_of("executor-weights"):
+        cases[row["tokens"], row["ranks"]][row["system"]] = row
+
+    def shares(key: str, system: str, other: str, *wanted: tuple[int, int]) -> list[float]:
+        return [cases[c][system][key] / cases[c][other][key] - 1 for c in wanted or cases]
+
+    less = [[-x for x in shares("step_ms", one, "fsdp2")] for one in ("weipipe", "zero3:1")]
+    assert f"WeiPipe takes {percent(less[0])} less time than FSDP2" in TEXT
+    assert f"ZeRO-3 under this executor {percent(less[1])} less" in TEXT
+    wide = [1 + x for x in shares("sent_bytes", "weipipe", "1f1b", (512, 2), (512, 4))]
+    wide += [1 + x for x in shares("sent_bytes", "zero3:1", "1f1b", (512, 2), (512, 4))]
+    assert f"weight passing sends {min(wide):.0f} to {max(wide):.0f} times as many bytes" in TEXT
+    two, four = shares("step_ms", "weipipe", "1f1b", (4096, 2), (4096, 4))
+    words = f"takes {-100 * two:.0f} % less time than 1F1B, and on 4 ranks {100 * four:.0f} % more"
+    assert words in TEXT
+    work = [percent(shares("cpu_ms", one, "1f1b")) for one in ("weipipe", "zero3:1", "fsdp2")]
+    assert (
+        "of WeiPipe is {} above that of 1F1B, that of ZeRO-3 {}, and that of FSDP2 {}".format(*work)
+        in TEXT
+    )
+    on_two, on_four = (
+        percent(shares("sent_bytes", "weipipe", "zero3:1", (512, ranks), (4096, ranks)))
+        for ranks in (2, 4)
+    )
+    assert on_two == "29 to 29 %"
+    assert f"It sends 29 % more than ZeRO-3 on 2 ranks, and {on_four} more on 4" in TEXT
+
+
+def more_bytes(num_ranks: int, rounds: int) -> str:
+    """The bytes of WeiPipe above those of FSDP, by the formulas of the notes, for w = g."""
+    p, n = num_ranks, rounds
+    ring = 2 * n * p * (p - 1) + n * p**2 - 1
+    gathered = n * (p - 1) * (2 * p - 1) + n * p * (p - 1)
+    return f"{100 * (ring / gathered - 1):.0f}"
+
+
+def test_bytes_of_the_formulas() -> None:
+    assert f"{more_bytes(16, 4)} % more here (P = 16, n = 4), and {more_bytes(2, 4)} %" in TEXT
+    # 8 micro-batches on 2 and on 4 ranks.
+    assert f"say ({more_bytes(2, 4)} and {more_bytes(4, 2)} %)" in TEXT
+    assert f"from {18 * 2 * 4096 // 1024}k tokens on" in TEXT
+
+
+def test_speed_while_transfers_are_not_hidden() -> None:
+    def speed(system: str, thousands: int) -> str:
+        model = Model(4096, 32, 4096, 1024 * thousands)
+        slow, free = (
+            simulate(system, model, 16, 4, links).tokens_per_s
+            for links in (network("10 GbE"), Links())
+        )
+        return f"{100 * slow / free:.0f} %"
+
+    fsdp = [speed("zero3:1", thousands) for thousands in (86, 70, 59, 39)]
+    ring = [speed("weipipe", thousands) for thousands in (73, 59, 53, 44, 29)]
+    words = "without transfer times at 86k tokens, {} at 70k, {} at 59k and {} at 39k."
+    assert f"`zero3:1` has {fsdp[0]} of its speed {words.format(*fsdp[1:])}" in TEXT
+    assert (
+        "WeiPipe has {} at 73k, {} at 59k, {} at 53k, {} at 44k and {} at 29k.".format(*ring)
+        in TEXT
+    )
