@@ -37,6 +37,7 @@ class Standings:
         self.queues: dict[str, PartitionQueue] = {}
         self.trials: list[Trial] = []
         self.is_judged = False
+        self._are_left_out = False  # trials that were never searched
 
     def new(self, candidate: Candidate, *, is_quick: bool = False) -> Trial:
         """Make a trial of a candidate, with a closed-form bound or the one of its partition.
@@ -85,6 +86,7 @@ class Standings:
         self.trials = [
             one for one in self.trials if one is best or one.is_fixed or one.num_searches
         ]
+        self._are_left_out = True
 
     # Results
 
@@ -201,7 +203,8 @@ class Standings:
     @property
     def bound_scope(self) -> BoundScope:
         """The scope of `bound_us`."""
-        if len(self.candidates) == 1 and self.partitioning == Partitioning.GIVEN:
+        is_given = len(self.candidates) == 1 and self.partitioning == Partitioning.GIVEN
+        if is_given or (self._are_left_out and len(self.trials) == 1):
             return BoundScope.PARTITION
         return BoundScope.ALL if self.bounds_all_partitions else BoundScope.CANDIDATES
 
