@@ -11,7 +11,7 @@ which modules these are. Tensors that are DTensors draw each their part by torch
 CUDA, and the same numbers on the CPU.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -28,10 +28,12 @@ from torch.distributed.tensor.parallel import (
 from synth.errors import SynthError
 
 from ..seeds import derive_seed, generators_of
+from .cut.piece import Piece
 from .gpt import GptBlock, GptEmbedding
 from .head import Head
 from .layered_stage import device_of
 from .llama import LlamaBlock, LlamaEmbedding
+from .transformers_plan import check_divides, transformers_plan
 from .user_function import import_function, run_user_code
 
 
@@ -42,7 +44,7 @@ def divide_layers(layers: Iterable[nn.Module], group: DeviceMesh, address: str |
         layers: with values, on their device.
         group: the processes, one dimension of a mesh.
         address: the user's function, which is called with each layer and the group, and divides the
-            layer in place; None: built-in layers only.
+            layer in place; None: built-in layers, and those of transformers with a plan.
 
     Raises:
         SynthError: a layer cannot be divided so.
@@ -56,27 +58,40 @@ def divide_layers(layers: Iterable[nn.Module], group: DeviceMesh, address: str |
         if own is None or address is None:
             _divide_built_in(layer, group)
             continue
-        shapes = [tuple(parameter.shape) for parameter in layer.parameters()]
+        shapes = _shapes(layer)
         made = run_user_code(address, lambda layer=layer: own(layer, group))  # type: ignore[misc]
         if made is not None and made is not layer:
             raise SynthError(
-                f"{address} returned another module than its layer, a {type(layer).__name__}; "
-                f"divide the layer in place, as parallelize_module does"
+                f"{address} returned another module than its layer of class "
+                f"{type(layer).__name__}; divide the layer in place, as parallelize_module does"
             )
         _check_whole(layer, address, shapes)
 
 
-def _check_whole(layer: nn.Module, address: str, before: Sequence[tuple[int, ...]]) -> None:
+def _shapes(layer: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Return those of its parameters and buffers by name; a DTensor has that of the whole."""
+    named = (*layer.named_parameters(), *layer.named_buffers())
+    return {name: tuple(tensor.shape) for name, tensor in named}
+
+
+def _check_whole(layer: nn.Module, address: str, before: Mapping[str, tuple[int, ...]]) -> None:
     """Refuse shards that are plain tensors: norms and checkpoints would take each for the whole.
 
     Raises:
-        SynthError: names the first of them. A DTensor has the shape of the whole.
+        SynthError: names the first of them, or one that is not there before or after.
     """
-    for (name, parameter), shape in zip(layer.named_parameters(), before, strict=False):
-        if tuple(parameter.shape) != shape:
+    after = _shapes(layer)
+    for name in {**before, **after}:
+        if name not in before or name not in after:
+            verb = "added" if name in after else "removed"
+            raise SynthError(
+                f"{address} {verb} {name} of a {type(layer).__name__}; divide the tensors that the "
+                f"model has, as parallelize_module does, so that checkpoints fit any division"
+            )
+        if after[name] != before[name]:
             raise SynthError(
                 f"{address} made {name} of a {type(layer).__name__} a plain tensor of shape "
-                f"{list(parameter.shape)} in place of {list(shape)}; divide it as a DTensor, as "
+                f"{list(after[name])} in place of {list(before[name])}; divide it as a DTensor, as "
                 f"parallelize_module does, so that norms and checkpoints know the whole"
             )
 
@@ -88,36 +103,30 @@ def _divide_built_in(layer: nn.Module, group: DeviceMesh) -> None:
 
 
 def _plan_of(layer: nn.Module, size: int) -> Mapping[str, ParallelStyle]:
-    """Return the way in which each matrix of a built-in layer is divided."""
+    """Return the way in which each matrix of a layer is divided that needs no function."""
     if isinstance(layer, LlamaBlock):
         heads = [each.out_features // layer.head_width for each in (layer.q, layer.k)]
-        _check_divides(size, "heads", heads[0])
-        _check_divides(size, "heads of keys and values", heads[1])
-        _check_divides(size, "columns of the MLP", layer.up.out_features)
+        check_divides(size, "heads", heads[0])
+        check_divides(size, "heads of keys and values", heads[1])
+        check_divides(size, "columns of the MLP", layer.up.out_features)
         return {
             **{name: ColwiseParallel() for name in ("q", "k", "v", "gate", "up")},
             **{name: RowwiseParallel() for name in ("attention_out", "down")},
         }
     if isinstance(layer, GptBlock):  # one product has q, k and v, so attention stays whole
-        _check_divides(size, "columns of the MLP", layer.mlp_in.out_features)
+        check_divides(size, "columns of the MLP", layer.mlp_in.out_features)
         return {"mlp_in": ColwiseParallel(), "mlp_out": RowwiseParallel()}
     if isinstance(layer, Head):
-        _check_divides(size, "words of the vocabulary", layer.logits.out_features)
+        check_divides(size, "words of the vocabulary", layer.logits.out_features)
         return {"logits": ColwiseParallel(output_layouts=Replicate())}
     if isinstance(layer, LlamaEmbedding | GptEmbedding):
         return {}
+    if isinstance(layer, Piece) and (plan := transformers_plan(layer, size)) is not None:
+        return plan
     raise SynthError(
-        f"a {type(layer).__name__} is no layer of synth's own, and how {size} processes divide it "
-        f"is not known; give --parallelize FILE.py:FUNCTION, which divides a layer over a mesh"
+        f"it is not known how {size} processes divide a layer of class {type(layer).__name__}; "
+        f"give --parallelize FILE.py:FUNCTION, which divides a layer over a mesh"
     )
-
-
-def _check_divides(size: int, what: str, count: int) -> None:
-    if count % size:
-        raise SynthError(
-            f"a layer has {count} {what}, which {size} processes of a rank cannot divide equally; "
-            f"profile with a number of processes that divides it"
-        )
 
 
 class DividedDraws(ParallelStyle):

@@ -1,4 +1,4 @@
-"""The gradients of a layer by plain autograd, to compare ways of running it."""
+"""The gradients and buffers of a layer after plain autograd, to compare ways of running it."""
 
 from collections.abc import Mapping
 from math import isfinite
@@ -13,13 +13,18 @@ from ..state.module_state import unchanged
 from .sample import Sample, positional
 
 Gradients = Mapping[str, Tensor | None]
-"""By the name of a parameter, or `input N`; None: autograd found no way to it."""
+"""By the name of a parameter, or `input N`; None: autograd found no way to it.
+
+By `buffer NAME` it is the value that F leaves there.
+"""
 
 _SEED = 0
 
 
 def layer_gradients(sample: Sample, call: LayerCall) -> Gradients:
-    """Return the gradients of the sum of a layer's outputs; the layer stays as it was.
+    """Return the gradients of the sum of a layer's outputs, and its buffers after F.
+
+    The layer stays as it was.
 
     Args:
         sample: the layer with a micro-batch.
@@ -45,17 +50,20 @@ def layer_gradients(sample: Sample, call: LayerCall) -> Gradients:
             if isinstance(leaf, Tensor) and leaf.requires_grad
         ]
         call.end()
+        buffers = {f"buffer {name}": b.clone() for name, b in call.module.named_buffers()}
         if not outputs or not sources:
-            return {}
+            return buffers
         ones = [torch.ones_like(output) for output in outputs]
         found = torch.autograd.grad(outputs, [*sources.values()], ones, allow_unused=True)
-    return dict(zip(sources, found, strict=True))
+    return dict(zip(sources, found, strict=True)) | buffers
 
 
 def are_alike(one: Tensor | None, other: Tensor | None) -> bool:
-    """Return True if two gradients differ by no more than the rounding of their dtype."""
+    """Return True if gradients or buffers differ by no more than the rounding of their dtype."""
     if one is None or other is None:
         return one is other
+    if not one.dtype.is_floating_point and not one.is_complex():
+        return torch.equal(one, other)
     wide = torch.complex128 if one.is_complex() else torch.float64
     difference, size = (float(of.norm()) for of in ((one - other).to(wide), one.to(wide)))
     return difference <= torch.finfo(one.dtype).eps ** 0.5 * size or not isfinite(size)

@@ -17,6 +17,7 @@ from synth.profile.optimizer import OptimizerSpec
 from synth.profile.workload import Workload
 from synth.units import format_bytes
 
+from ..execution.gradients.all_reduce import is_sharded
 from ..input_function import InputFunction, MicroBatch
 from ..optimize import commit_bytes
 from ..state.module_state import unchanged
@@ -34,6 +35,7 @@ from .variants import measured_variants
 
 _SEED = 0
 _MOST_NAMES = 4
+_WHOLE = "; whole on each process"
 
 
 def profile_model(
@@ -158,6 +160,7 @@ class _ModelProfiler:
         sizes: dict[str, LayerSizes] = {}
         entries = []
         commit_rise_bytes = num_elsewhere = 0
+        is_any_divided = False
         for visited in walk_layers(
             source.calls, source.names, batch, device, fill, separate=options.separate
         ):
@@ -165,6 +168,8 @@ class _ModelProfiler:
             num_elsewhere += visited.is_elsewhere
             if visited.sample is None:
                 continue
+            is_divided = any(map(is_sharded, visited.sample.layer.parameters()))
+            is_any_divided |= is_divided
             if options.processes is not None:
                 options.processes.check_whole(visited.name, visited.sample)
             pace.begin(visited.name)
@@ -182,6 +187,13 @@ class _ModelProfiler:
             options.tell(
                 f"measured {visited.name}: {profile.work_us() / 1000:.3f} ms for F + B + W"
                 f"{_said_of_left(profile, left)}"
+                f"{_WHOLE * (options.processes is not None and not is_divided)}"
+            )
+        if options.processes is not None and not is_any_divided:
+            raise SynthError(
+                "no parameter of any layer is divided, so each process of a rank would compute all "
+                "of it; let the function of --parallelize name modules as `layer.named_modules()` "
+                "does, or measure with one process per rank"
             )
         if workload.optimizer.post_validation:
             profiles = _with_commits(profiles, commit_rise_bytes)

@@ -57,13 +57,14 @@ class RankProcesses:
         return filled
 
     def check_whole(self, name: str, sample: Sample) -> None:
-        """Compare the gradients of what stays whole on each process; all call this.
+        """Compare the gradients and buffers that stay whole on each process; all call this.
 
         A whole parameter within a divided part of a layer, such as a norm of this process's heads,
-        gets a part of its gradient, and the processes would drift apart.
+        gets a part of its gradient, and the processes would drift apart. So would statistics of a
+        divided part in a buffer, of which a checkpoint has one process's.
 
         Raises:
-            SynthError: the gradients of such a parameter differ between the processes.
+            SynthError: such a gradient or buffer differs between the processes.
         """
         if sample.call is None:
             return
@@ -75,8 +76,9 @@ class RankProcesses:
             differ = torch.tensor([not are_alike(first, gradient)], dtype=torch.int32).to(first)
             dist.all_reduce(differ)
             if differ.item():
+                kind = "value" if of.startswith("buffer ") else "gradient"
                 raise SynthError(
-                    f"layer {name!r}, as it is divided, has another gradient of {of} on each "
+                    f"layer {name!r}, as it is divided, has another {kind} of {of} on each "
                     f"process; divide what reads it, too, or leave that part of the layer whole"
                 )
 

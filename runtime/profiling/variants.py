@@ -36,11 +36,12 @@ def measured_variants(
     call = sample.call
     if call is None or call.policy is not None or not policies:
         return {}
-    found, gradients = {}, layer_gradients(sample, call)
+    found = {}
     for policy in policies:
         own = replace(call, policy=policy)
         try:
-            _check_alike(name, policy, gradients, layer_gradients(sample, own))
+            # Both begin from the same state, which measuring changes.
+            _check_alike(name, policy, layer_gradients(sample, call), layer_gradients(sample, own))
             profile = measure(sample.of(own))
         except (PolicyFailed, RuntimeError) as error:
             cause = error.cause if isinstance(error, PolicyFailed) else error

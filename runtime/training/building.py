@@ -206,6 +206,6 @@ def _check_shared_bytes(plan: Plan, rank: int, made: _MadeLayers) -> None:
 
 def _changed(holder: str, found: int, needed: int) -> Mismatch:
     return Mismatch(
-        f"{holder} holds {found} static bytes, the plan counts {needed}: the model or the plan has "
-        f"changed since it was profiled; profile and solve again"
+        f"{holder} holds {found} static bytes, the plan counts {needed}: the model, its "
+        f"division or the plan has changed since it was profiled; profile and solve again"
     )

@@ -208,16 +208,17 @@ class ScaledInPlace(nn.Module):
 
 
 class Dropped(nn.Module):
-    """A layer that draws random numbers and counts in a buffer."""
+    """A layer that draws random numbers, counts in a buffer, and scales by its calls."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.norm = nn.BatchNorm1d(8)
+        self.norm, self.calls = nn.BatchNorm1d(8), 0
         self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
 
     def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
         y: Tensor = self.norm(F.dropout(self.down(F.gelu(self.up(x))), 0.5).transpose(1, 2))
-        return x + y.transpose(1, 2)
+        return x + self.calls * y.transpose(1, 2)
 
 
 def test_a_layer_that_has_other_gradients_under_a_policy_is_refused() -> None:

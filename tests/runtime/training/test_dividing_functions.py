@@ -1,0 +1,170 @@
+"""Layers that a user's function divides, or a model of transformers by its own plan."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from synth.errors import SynthError
+from synth.profile import Profile
+from synth.profile.workload import Workload
+from tests.runtime.gloo_pool import GlooPool
+from tests.runtime.training.test_tensor_parallel_runs import (
+    CPU,
+    begin,
+    saved,
+    train,
+    ways_to_train,
+    without_groups,
+)
+
+CONFIG: dict[str, Any] = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 16,
+    "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 128, "max_position_embeddings": 32,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+
+OWN = """
+import torch
+from torch import nn
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+class Mlp(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 12), nn.Linear(12, 8)
+        self.register_buffer("mean", torch.zeros(()))
+    def forward(self, x):
+        return x + self.down(self.up(x).tanh())
+
+class Centred(Mlp):
+    def forward(self, x):
+        hidden = self.up(x)
+        self.mean.lerp_(hidden.detach().mean(), 0.1)
+        return x + self.down((hidden - self.mean).tanh())
+
+class Counted(Mlp):
+    def forward(self, x):
+        self.mean += 1
+        return super().forward(x)
+
+class Loss(nn.Module):
+    def forward(self, x, targets):
+        return nn.functional.cross_entropy(x.flatten(0, 1), targets.flatten() % 8)
+
+def counted():
+    return [nn.Embedding(128, 8), Counted(), Loss()]
+
+def centred():
+    return [nn.Embedding(128, 8), Centred(), Loss()]
+
+def divide(layer, mesh):
+    if isinstance(layer, Mlp):
+        parallelize_module(layer, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+
+def nothing(layer, mesh):
+    pass
+
+def slice_buffer(layer, mesh):
+    if isinstance(layer, Mlp):
+        layer.mean = torch.zeros(2)
+
+def drop(layer, mesh):
+    if isinstance(layer, Mlp):
+        layer.up = nn.Linear(8, 12, bias=False)
+"""
+
+
+def measure(rank: int, size: int, model: str, address: str | None) -> tuple[str, list[str]]:
+    """A profile and what was told, or an error."""
+    from synth.runtime.profiling.profile_model import profile_model
+    from synth.runtime.profiling.rank_processes import RankProcesses
+
+    begin()
+    told: list[str] = []
+    workload = Workload.model_validate(
+        {
+            "model": model, "micro_batch_size": 2, "sequence_length": 8,
+            "group": {"tensor": size},
+        }
+    )  # fmt: skip
+    processes = RankProcesses.of_world(CPU, address)
+    try:
+        profile = profile_model(
+            workload, CPU, warmup=0, iterations=1, processes=processes, tell=told.append
+        )
+    except SynthError as error:
+        return str(error), told
+    return json.dumps(profile.to_data()), told
+
+
+@pytest.mark.parametrize(
+    ("model", "function", "message"),
+    [
+        ("counted", "nothing", "no parameter of any layer is divided, so each process"),
+        ("counted", "slice_buffer", "made mean of a Counted a plain tensor of shape [2] in place"),
+        ("counted", "drop", "drop removed up.bias of a Counted; divide the tensors that"),
+        ("centred", "divide", "'Centred.1', as it is divided, has another value of buffer mean on"),
+    ],
+)
+def test_a_function_that_divides_otherwise_than_runs_can_is_refused(
+    pool: GlooPool, tmp_path: Path, model: str, function: str, message: str
+) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(OWN)
+    for error, _ in pool.run(measure, 2, f"{file}:{model}", f"{file}:{function}"):
+        assert message in error
+
+
+def test_layers_that_stay_whole_are_told(pool: GlooPool, tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(OWN)
+    for text, told in pool.run(measure, 2, f"{file}:counted", f"{file}:divide"):
+        Profile.from_json(text)
+        assert [each.endswith("; whole on each process") for each in told[:2]] == [True, False]
+
+
+def hugging_face(folder: Path, **more: Any) -> str:
+    pytest.importorskip("transformers")
+    path = folder / "config.json"
+    path.write_text(json.dumps(CONFIG | more))
+    return f"hf:{path}"
+
+
+def test_a_model_of_transformers_is_divided_by_its_own_plan(
+    pool: GlooPool, tmp_path: Path, text: Path
+) -> None:
+    found, _ = pool.run(measure, 2, hugging_face(tmp_path), None)[0]
+    profile = Profile.from_json(found)
+    matrices = 2 * 16 * 16 + 2 * 16 * 8 + 3 * 16 * 24
+    sizes = {name: layer.parameter_bytes for name, layer in profile.layer_profiles.items()}
+    assert sizes == {
+        "model.embed_tokens": 4 * 128 * 16,
+        "model.layers.0": 4 * (matrices // 2 + 2 * 16),
+        "lm_head": 4 * (128 * 16 // 2 + 16),
+    }
+    path, single = tmp_path / "plan.json", tmp_path / "single.json"
+    without_groups(saved(profile, "zb-h1", path)).save(single)
+    options = ways_to_train(text, model=profile.workload.model)
+    wanted = pool.run(train, 2, single, options)[0][0]
+    for losses, _ in pool.run(train, 4, path, options):
+        assert losses == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"num_key_value_heads": 1}, "has 1 heads of keys and values, which 2 processes"),
+        ({"intermediate_size": 23}, "has 23 out_features of model.layers.*.mlp.gate_proj, which"),
+        ({"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "head_dim": 4},
+         "own plan divides model.layers.*.self_attn.q_norm in the style replicated_with_grad"),
+    ],
+    ids=["heads", "columns", "style"],
+)  # fmt: skip
+def test_what_the_plan_of_a_model_of_transformers_cannot_divide_is_refused(
+    pool: GlooPool, tmp_path: Path, more: dict[str, Any], message: str
+) -> None:
+    for error, _ in pool.run(measure, 2, hugging_face(tmp_path, **more), None):
+        assert message in error
