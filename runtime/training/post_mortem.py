@@ -85,7 +85,7 @@ def explain(folder: Path, lowered: Lowered, exit_codes: dict[int, int], mesh: Me
         if code < 0 and code != -signal.SIGTERM and process not in reports
     }
     lines = [places[process].how(how) for process, how in ended.items()]
-    for process, report in sorted(reports.items(), key=lambda item: item[1]["time"]):
+    for process, report in reports.items():
         lines.append(places[process].said(report))
     if not lines and exit_codes:
         lines = [f"ranks {sorted(exit_codes)} ended with exit codes {exit_codes}"]
@@ -145,9 +145,10 @@ def _where(place: tuple[int, int] | None, program: Sequence[Instruction]) -> str
 
 
 def _reports(folder: Path, num_ranks: int) -> dict[int, dict[str, Any]]:
-    """Read the failure reports, by rank."""
+    """Read the failure reports by rank, the first failure first: it causes others."""
     paths = {rank: folder / f"failure-{rank}.json" for rank in range(num_ranks)}
-    return {rank: json.loads(path.read_text()) for rank, path in paths.items() if path.exists()}
+    found = {rank: json.loads(path.read_text()) for rank, path in paths.items() if path.exists()}
+    return dict(sorted(found.items(), key=lambda item: item[1]["time"]))
 
 
 def _refusal(report: dict[str, Any]) -> SynthError:

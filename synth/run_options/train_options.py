@@ -105,8 +105,8 @@ class TrainOptions(Record):
         CommandOption(
             "Function that divides a layer over the processes of a rank, where the plan has "
             "several (tensor parallelism): called with the layer and a device mesh of one "
-            "dimension. "
-            "Built-in models need none.",
+            "dimension. Built-in models need none, nor do those of hf: that have a plan of their "
+            "own.",
             metavar="FILE.py:FUNCTION",
         ),
     ] = None

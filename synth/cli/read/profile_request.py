@@ -107,7 +107,7 @@ class ProfileRequest(Record):
         str | None,
         CommandOption(
             "With --tensor-parallel: function that divides a layer over a device mesh; built-in "
-            "models need none.",
+            "models need none, nor do those of hf: that have a plan of their own.",
             metavar="FILE.py:FUNCTION",
         ),
     ] = None

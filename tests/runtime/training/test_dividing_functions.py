@@ -8,6 +8,7 @@ import pytest
 
 from synth.errors import SynthError
 from synth.profile import Profile
+from synth.profile.mesh import Mesh
 from synth.profile.workload import Workload
 from tests.runtime.gloo_pool import GlooPool
 from tests.runtime.training.test_tensor_parallel_runs import (
@@ -168,3 +169,13 @@ def test_what_the_plan_of_a_model_of_transformers_cannot_divide_is_refused(
 ) -> None:
     for error, _ in pool.run(measure, 2, hugging_face(tmp_path, **more), None):
         assert message in error
+
+
+def test_the_first_failure_is_told_and_not_what_it_causes_on_others(tmp_path: Path) -> None:
+    from synth.runtime.training.post_mortem import explain, hopeless, write_failure_report
+
+    write_failure_report(tmp_path, 1, SynthError("divide failed: ValueError: 7 heads"), 2)
+    write_failure_report(tmp_path, 0, SynthError("divide failed: connection closed by peer"), 2)
+    lowered: Any = None  # for places in a step, which neither names
+    for error in (explain(tmp_path, lowered, {0: 2, 1: 2}, Mesh(1, 2, 2)), hopeless(tmp_path, 4)):
+        assert str(error) == "divide failed: ValueError: 7 heads"
