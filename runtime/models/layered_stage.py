@@ -49,33 +49,36 @@ class LayerCall:
     module: nn.Module
     autocast: torch.dtype | None = None
     policy: str | None = None
-    _draws: bool | None = field(default=None, init=False)
     _state: ForwardState = field(init=False)
 
     def __post_init__(self) -> None:
         self._state = ForwardState(self.module)
 
     def __call__(self, arguments: tuple[Any, ...], seed: int | None = None) -> Any:
-        """Run it; with its random numbers from `seed`, if it draws any."""
+        """Run it, with its random numbers from `seed`; None: from torch's generators as they stand.
+
+        What B computes again draws the numbers of the first time.
+        """
         device = device_of(arguments)
         is_recomputed = self.policy is not None and torch.is_grad_enabled()
         if self.policy is None or not is_recomputed:
-            with self._drawing(seed, device):
+            with _drawing(device, seed):
                 return self._run(*arguments)
         if self.policy == SELECTIVE:  # the layer's own code runs once
-            with self._drawing(seed, device):
+            with _drawing(device, seed):
                 return run_recomputed(self.policy, self._run, arguments)
         found: list[StateAtForward] = []
+        start = _states(device) if seed is None else seed
 
         @contextmanager
         def first() -> Iterator[None]:
-            with self._state.recorded(arguments) as state, self._drawing(seed, device):
+            with self._state.recorded(arguments) as state, _drawing(device, seed):
                 found.append(state)
                 yield
 
         @contextmanager
         def again() -> Iterator[None]:
-            with self._state.again(found[0]), self._drawing(seed, device):
+            with self._state.again(found[0]), _drawing(device, start):
                 yield
 
         return run_recomputed(self.policy, self._run, arguments, first, again)
@@ -95,20 +98,6 @@ class LayerCall:
     def _run(self, *arguments: Any) -> Any:
         with self._precision(arguments):
             return self.module(*arguments)
-
-    @contextmanager
-    def _drawing(self, seed: int | None, device: torch.device) -> Iterator[None]:
-        """Within it random numbers are drawn from `seed`; observes whether any are."""
-        if seed is None or self._draws is False:
-            yield
-            return
-        generators = generators_of(device)
-        for generator in generators:
-            generator.manual_seed(seed)
-        before = _states(generators) if self._draws is None else None
-        yield
-        if before is not None:
-            self._draws = not torch.equal(before, _states(generators))
 
     def _precision(self, arguments: tuple[Any, ...]) -> AbstractContextManager[object]:
         if self.autocast is None:
@@ -153,7 +142,7 @@ class LayeredStage(Stage):
             return super().forward(microbatch, given)
 
     def twin(self) -> Stage:
-        """Make another stage of the same module; it has not observed yet which layers draw."""
+        """Make another stage of the same module, which watches its state anew."""
         layers = [replace(call) for call in self._chain.calls]
         return LayeredStage(
             layers, is_first=self.is_first, is_last=self.is_last, randomness=self._randomness
@@ -259,6 +248,33 @@ def device_of(arguments: tuple[Any, ...]) -> torch.device:
     return found.device if found is not None else torch.device("cpu")
 
 
-def _states(generators: Sequence[torch.Generator]) -> Tensor:
-    """Return what changes when random numbers are drawn."""
-    return torch.cat([generator.get_state() for generator in generators])
+def _states(device: torch.device) -> list[Tensor]:
+    """Return the states of torch's generators that a layer on a device draws from."""
+    return [generator.get_state() for generator in generators_of(device)]
+
+
+@contextmanager
+def _drawing(device: torch.device, start: int | Sequence[Tensor] | None) -> Iterator[None]:
+    """Within it torch's generators draw from a seed; or from states, and then go on as before.
+
+    None: they draw as they stand.
+    """
+    generators = generators_of(device)
+    if start is None:
+        yield
+    elif isinstance(start, int):
+        for generator in generators:
+            generator.manual_seed(start)
+        yield
+    else:
+        before = _states(device)
+        _put(generators, start)
+        try:
+            yield
+        finally:
+            _put(generators, before)
+
+
+def _put(generators: Sequence[torch.Generator], states: Sequence[Tensor]) -> None:
+    for generator, state in zip(generators, states, strict=True):
+        generator.set_state(state)

@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 from ..execution.base.boundary import Boundary, Tensors, can_have_gradient, flatten
 from ..execution.base.stage_protocol import ForwardInput
 from ..execution.stage.stage import Stage
-from ..models.layered_stage import LayerCall, LayeredStage
+from ..models.layered_stage import LayerCall, LayeredStage, Randomness
 
 
 def positional(x: Any, *, is_first: bool) -> tuple[Any, ...]:
@@ -57,7 +57,9 @@ class Sample:
         is_last = self.targets is not None
         if self.call is None:
             return Stage([self.layer], is_first=self.is_first, is_last=is_last)
-        return LayeredStage([self.call], is_first=self.is_first, is_last=is_last)
+        return LayeredStage(
+            [self.call], is_first=self.is_first, is_last=is_last, randomness=Randomness(0, 1)
+        )
 
     @property
     def output_is_trained(self) -> bool:

@@ -118,18 +118,35 @@ class Dropped(nn.Module):
         return nn.functional.dropout(self.linear(x), 0.5)
 
 
+class DroppedLater(Dropped):
+    """A layer that draws no random numbers at its first call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return super().forward(x) if self.calls % 3 != 1 else self.linear(x)
+
+
 @pytest.mark.parametrize("fused", [True, False])
-def test_a_recomputed_layer_draws_the_same_numbers_again(fused: bool) -> None:
+@pytest.mark.parametrize("kind", [Dropped, DroppedLater])
+@pytest.mark.parametrize("randomness", [Randomness(1, 1), None], ids=["seeded", "unseeded"])
+def test_a_recomputed_layer_draws_the_same_numbers_again(
+    fused: bool, kind: type[Dropped], randomness: Randomness | None
+) -> None:
     torch.manual_seed(0)
-    layer, x = Dropped(), torch.randn(4, 8)
-    gradients = []
+    layer, x = kind(), torch.randn(4, 8)
+    gradients, later = [], []
     for patterns in ((), ("drop*",)):
         layer.zero_grad()
         calls = layer_calls({0: layer}, ["dropped"], autocast=None, recomputed=patterns)
         stage = LayeredStage(
-            list(calls.values()), is_first=True, is_last=False, randomness=Randomness(1, 1)
+            list(calls.values()), is_first=True, is_last=False, randomness=randomness
         )
-        for microbatch in range(3):  # the first finds out whether the layer draws numbers
+        torch.manual_seed(5)
+        for microbatch in range(3):
             stage.forward(microbatch, ForwardInput((x,), fused=fused))
         for microbatch in (1, 0, 2):
             torch.manual_seed(99)  # nothing may depend on the generator's state
@@ -140,7 +157,9 @@ def test_a_recomputed_layer_draws_the_same_numbers_again(fused: bool) -> None:
                 stage.backward_input(microbatch, gradient)
                 stage.backward_weight(microbatch)
         gradients.append(gradient_of(layer.linear.weight))
+        later.append(torch.rand(2))
     assert torch.equal(*gradients)
+    assert randomness or torch.equal(*later)
 
 
 def test_what_a_schedule_rebuilds_has_the_dropout_of_its_forward() -> None:
