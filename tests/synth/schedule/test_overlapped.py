@@ -110,6 +110,21 @@ def test_a_pair_is_one_op_for_an_independent_reading_too() -> None:
     assert num_run > 100 and num_pairs > 100 and num_blocked > 10
 
 
+def test_what_f_makes_is_there_while_bw_runs_also_without_a_rise() -> None:
+    # F makes 10 bytes, its rise is given as 0, and that of BW is 4: two micro-batches and BW.
+    costs = uniform_costs(
+        1, forward_us=5, backward_input_us=4, backward_weight_us=3, saved_bytes=10
+    )
+    stage = costs.stages[0]
+    rises = {**stage.rise_bytes, F: 0, BW: 4}
+    costs = costs.replace(stages=(stage.replace(rise_bytes=rises),))
+    programs, overlapped = parse_programs(["F0.0 F0.1&BW0.0 BW0.1"])
+    schedule = replace(Schedule.linear("one", 2, programs), overlapped=overlapped)
+    lowered = lower(schedule, costs)
+    assert peak_bytes(lowered) == (24,)
+    assert memory_usage(lowered, 0).peak_bytes == 24
+
+
 def test_the_memory_curve_has_the_peaks_of_the_arrays() -> None:
     rng = random.Random(8)
     for _ in range(200):
