@@ -98,6 +98,7 @@ def test_a_search_takes_the_order_alone(
     found = Plan.load(made)
     assert not found.schedule().overlapped
     assert "runs F and BW at once, which no search does" in ended.stderr
+    assert "synth compare lists published schedules that do" in " ".join(ended.stderr.split())
     assert found.claim.makespan_us > Plan.load(plan_path).claim.makespan_us
 
 
