@@ -9,14 +9,21 @@
 
 A stage sees only its own gradients. Without a common decision some ranks would skip a step that
 others take, and their scales would diverge. (FSDP's `ShardedGradScaler` does the same for shards.)
+Shards of DTensors, of tensor parallelism or FSDP2, are unscaled where they are, beside plain
+gradients, which torch's own scaler refuses. An overflow goes first to the processes that hold the
+other shards, and then along the pipeline.
 """
 
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.amp import GradScaler
 
+from .execution.gradients.all_reduce import local_part
 from .pipeline import Pipeline
 
 
@@ -47,9 +54,8 @@ class PipelineGradScaler(GradScaler):
             backoff_factor: less than 1.
             growth_interval: steps.
             enabled: False: nothing is scaled.
-            group: the process group that shares an overflow; None: the pipeline's ranks. If the
-                gradients of several pipelines are shards of the same ones, it must contain all
-                their ranks.
+            group: the process group that shares an overflow; None: the pipeline's ranks. The
+                processes that hold shards of the same DTensor share it in any case.
         """
         super().__init__(
             pipeline.device.type,
@@ -74,12 +80,40 @@ class PipelineGradScaler(GradScaler):
 
         `unscale_` calls this, and so does `step` of an optimizer that unscales by itself.
         """
-        found = super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
+        local: Any = SimpleNamespace(param_groups=[{"params": [*_with_local_gradients(optimizer)]}])
+        found = super()._unscale_grads_(local, inv_scale, found_inf, allow_fp16)
         others = [flag for flag in found.values() if flag is not found_inf]
         for flag in others:
             found_inf.copy_(torch.maximum(found_inf, flag.to(found_inf.device)))
+        for group in _groups_of_shards(optimizer):
+            dist.all_reduce(found_inf, dist.ReduceOp.MAX, group=group)
         self._pipeline.combine_overflow(found_inf, self._group)
         # Fused optimizers compare the sum of all flags with 1: only one of them may be set.
         for flag in others:
             flag.zero_()
         return found | {found_inf.device: found_inf}
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
+    for group in optimizer.param_groups:
+        yield from group["params"]
+
+
+def _with_local_gradients(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
+    """Yield the parameters; for a DTensor a tensor whose gradient is this process's shard."""
+    for parameter in _parameters(optimizer):
+        if parameter.grad is None or not hasattr(parameter.grad, "to_local"):
+            yield parameter
+            continue
+        shard = local_part(parameter.grad)
+        stand_in = shard.detach()
+        stand_in.grad = shard
+        yield stand_in
+
+
+def _groups_of_shards(optimizer: torch.optim.Optimizer) -> Iterator[Any]:
+    """Yield the process groups along which DTensors are divided, each once."""
+    meshes: Any = [getattr(parameter, "device_mesh", None) for parameter in _parameters(optimizer)]
+    for mesh in dict.fromkeys(meshes):
+        if mesh is not None:
+            yield from mesh.get_all_groups()

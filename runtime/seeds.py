@@ -1,4 +1,4 @@
-"""Seeds of independent random numbers, and torch's generator under one of them."""
+"""Seeds of independent random numbers, and torch's generators under them."""
 
 import hashlib
 from collections.abc import Iterator
@@ -19,3 +19,11 @@ def seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
+
+
+def generators_of(device: torch.device) -> list[torch.Generator]:
+    """Return torch's default generators that a layer on a device draws from."""
+    found: list[torch.Generator] = [torch.default_generator]
+    if device.type == "cuda":
+        found.append(torch.cuda.default_generators[device.index or 0])
+    return found

@@ -19,7 +19,7 @@ from ..execution.base.boundary import Tensors
 from ..execution.base.stage_protocol import ForwardInput
 from ..execution.stage.forward_state import ForwardState, StateAtForward
 from ..execution.stage.stage import LayerChain, Stage
-from ..seeds import derive_seed
+from ..seeds import derive_seed, generators_of
 from .recompute_policies import SELECTIVE, check_policy, run_recomputed
 
 
@@ -57,7 +57,7 @@ class LayerCall:
 
     def __call__(self, arguments: tuple[Any, ...], seed: int | None = None) -> Any:
         """Run it; with its random numbers from `seed`, if it draws any."""
-        device = _device_of(arguments)
+        device = device_of(arguments)
         is_recomputed = self.policy is not None and torch.is_grad_enabled()
         if self.policy is None or not is_recomputed:
             with self._drawing(seed, device):
@@ -102,16 +102,18 @@ class LayerCall:
         if seed is None or self._draws is False:
             yield
             return
-        _seed(device, seed)
-        before = _random_state(device) if self._draws is None else None
+        generators = generators_of(device)
+        for generator in generators:
+            generator.manual_seed(seed)
+        before = _states(generators) if self._draws is None else None
         yield
         if before is not None:
-            self._draws = not torch.equal(before, _random_state(device))
+            self._draws = not torch.equal(before, _states(generators))
 
     def _precision(self, arguments: tuple[Any, ...]) -> AbstractContextManager[object]:
         if self.autocast is None:
             return nullcontext()
-        device = _device_of(arguments)
+        device = device_of(arguments)
         if device.type == "meta":
             raise TypeError("there is no autocast of tensors without data")
         return torch.autocast(device.type, self.autocast)
@@ -248,7 +250,8 @@ def calls_of(
     return list(calls.values())
 
 
-def _device_of(arguments: tuple[Any, ...]) -> torch.device:
+def device_of(arguments: tuple[Any, ...]) -> torch.device:
+    """Return the device of the first tensor in some arguments; the CPU if there is none."""
     found = next((a for a in arguments if isinstance(a, Tensor)), None)
     if found is None:
         leaves = pytree.tree_leaves(arguments)
@@ -256,15 +259,6 @@ def _device_of(arguments: tuple[Any, ...]) -> torch.device:
     return found.device if found is not None else torch.device("cpu")
 
 
-def _seed(device: torch.device, seed: int) -> None:
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        torch.cuda.default_generators[device.index or 0].manual_seed(seed)
-
-
-def _random_state(device: torch.device) -> Tensor:
-    """Changes when random numbers are drawn, on the host or on the device."""
-    host = torch.default_generator.get_state()
-    if device.type != "cuda":
-        return host
-    return torch.cat([host, torch.cuda.default_generators[device.index or 0].get_state()])
+def _states(generators: Sequence[torch.Generator]) -> Tensor:
+    """Return what changes when random numbers are drawn."""
+    return torch.cat([generator.get_state() for generator in generators])

@@ -36,6 +36,19 @@ from .user_function import import_function, run_user_code
 
 SELECTIVE, OPS = "selective", "ops"
 
+
+class PolicyFailed(SynthError):
+    """A layer cannot be recomputed under a policy; `cause` is torch's error."""
+
+    def __init__(self, policy: str, cause: RuntimeError, layer: str = "a layer") -> None:
+        self.cause = cause
+        reason = str(cause).strip().partition("\n")[0]
+        super().__init__(
+            f"{layer} cannot be recomputed under the policy {policy}: {reason}; leave the policy "
+            f"out, or change the layer"
+        )
+
+
 _Run = Callable[..., Any]
 _Block = Callable[[], AbstractContextManager[object]]
 
@@ -96,6 +109,7 @@ def run_recomputed(
         again: makes that of `run` within B, likewise. It makes random numbers those of the first.
 
     Raises:
+        PolicyFailed: of the repetition within B.
         SynthError: see `check_policy`.
     """
     if policy == SELECTIVE:
@@ -135,10 +149,31 @@ def _contexts(policy: str) -> Callable[[], Any]:
     if policy == FULL:
         return lambda: (nullcontext(), nullcontext())
     contexts: Any = create_selective_checkpoint_contexts  # without annotations in torch
-    if policy == OPS:
-        return lambda: contexts(_EveryOtherProduct())
-    check_policy(policy)
-    return partial(contexts, _of_user(policy))
+    if policy != OPS:
+        check_policy(policy)
+
+    def made() -> tuple[AbstractContextManager[object], AbstractContextManager[object]]:
+        first, again = contexts(_EveryOtherProduct() if policy == OPS else _of_user(policy))
+        return first, _Repetition(policy, again)
+
+    return made
+
+
+class _Repetition(AbstractContextManager[None]):
+    """The context of a repetition within B, whose errors name the policy."""
+
+    def __init__(self, policy: str, context: AbstractContextManager[object]) -> None:
+        self._policy, self._context = policy, context
+
+    def __enter__(self) -> None:
+        self._context.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: Any
+    ) -> None:
+        self._context.__exit__(kind, error, at)
+        if isinstance(error, RuntimeError):
+            raise PolicyFailed(self._policy, error) from error
 
 
 @cache

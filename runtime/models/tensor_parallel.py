@@ -4,13 +4,20 @@ After Shoeybi et al. 2019, "Megatron-LM" (arXiv 1909.08053), section 3: of two m
 first is divided by columns and the second by rows, so that a block exchanges its output alone.
 Parameters become DTensors. Norms, and what a plan of a layer does not name, stay whole on each
 process.
+
+Random numbers: all processes of a rank draw the same ones, because activations that are whole on
+each must stay equal. Modules between two divided matrices need others on each; `DividedDraws` says
+which modules these are. Tensors that are DTensors draw each their part by torch's own tracker on
+CUDA, and the same numbers on the CPU.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Replicate
+from torch.distributed.tensor import Replicate, _random
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -20,8 +27,10 @@ from torch.distributed.tensor.parallel import (
 
 from synth.errors import SynthError
 
+from ..seeds import derive_seed, generators_of
 from .gpt import GptBlock, GptEmbedding
 from .head import Head
+from .layered_stage import device_of
 from .llama import LlamaBlock, LlamaEmbedding
 from .user_function import import_function, run_user_code
 
@@ -38,6 +47,10 @@ def divide_layers(layers: Iterable[nn.Module], group: DeviceMesh, address: str |
     Raises:
         SynthError: a layer cannot be divided so.
     """
+    if group.device_type != "cpu":
+        # By itself torch makes its tracker at the first draw, with a broadcast over all processes,
+        # which those of other ranks do not join.
+        _random.manual_seed(torch.initial_seed(), group)
     own = None if address is None else import_function(address)
     for layer in layers:
         if own is None or address is None:
@@ -105,3 +118,38 @@ def _check_divides(size: int, what: str, count: int) -> None:
             f"a layer has {count} {what}, which {size} processes of a rank cannot divide equally; "
             f"profile with a number of processes that divides it"
         )
+
+
+class DividedDraws(ParallelStyle):
+    """The style of a module whose inputs are divided: each process draws random numbers of its own.
+
+        parallelize_module(layer, mesh, {
+            "up": ColwiseParallel(), "dropout": DividedDraws(), "down": RowwiseParallel(),
+        })
+
+    With equal numbers dropout would drop the same places of each part. Megatron-LM draws from
+    another generator there (Shoeybi et al. 2019, arXiv 1909.08053, appendix B.2). A repeated F, as
+    in recomputation, draws the same numbers again. Outside of `synth run` the processes of a group
+    begin from the same state of torch's generators.
+    """
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        place, kept = device_mesh.get_local_rank(), list[list[Tensor]]()
+
+        def begin(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+            generators = generators_of(device_of((*arguments, *keywords.values())))
+            number = int(torch.randint(1 << 62, ()))
+            kept.append([generator.get_state() for generator in generators])
+            for generator in generators:
+                generator.manual_seed(derive_seed(number, place))
+
+        def end(
+            module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], output: Any
+        ) -> None:
+            generators = generators_of(device_of((*arguments, *keywords.values())))
+            for generator, state in zip(generators, kept.pop(), strict=True):
+                generator.set_state(state)
+
+        module.register_forward_pre_hook(begin, with_kwargs=True)
+        module.register_forward_hook(end, with_kwargs=True, always_call=True)
+        return module

@@ -1,6 +1,7 @@
 """The parts of a pipeline: the verified schedule, and this rank's stages."""
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from synth.schedule.verify import verify
 
 from ..execution.stage.stage import Loss, Stage
 from ..execution.transport.rank_group import RankGroup
+from ..optimize.stage_optimizer import static_bytes
 from .options import PipelineOptions
 
 Modules = nn.Module | Sequence[nn.Module] | Mapping[int, nn.Module | Sequence[nn.Module] | Stage]
@@ -55,9 +57,33 @@ def prepare_rank(
         )
     caps = schedule.caps_bytes if isinstance(schedule, Plan) else options.caps_bytes
     stages = make_stages(lowered, group.rank, modules, options.loss)
+    if isinstance(schedule, Plan):
+        _warn_of_whole_stages(schedule, stages, group.rank)
     device = device_of(stages) if options.device is None else torch.device(options.device)
     cap_bytes = None if caps is None else caps[group.rank]
     return RankParts(lowered, group.rank, stages, device, cap_bytes)
+
+
+def _warn_of_whole_stages(plan: Plan, stages: Mapping[int, Stage], rank: int) -> None:
+    """Warn of stages that are whole where the plan's ranks are groups that divide them.
+
+    Layers that are made with the shapes of a part have no DTensors, and no more bytes than planned.
+    """
+    size = 1 if plan.workload.group is None else plan.workload.group.tensor
+    parameters = [p for stage in stages.values() for p in stage.parameters()]
+    if size == 1 or any(hasattr(parameter, "to_local") for parameter in parameters):
+        return
+    modules = [stage.module for stage in stages.values()]
+    found = static_bytes(modules, plan.workload.optimizer)
+    planned = plan.costs.static_bytes(stages.keys())
+    if found > planned:
+        warnings.warn(
+            f"the plan's ranks are groups of {size} processes that divide their layers (tensor "
+            f"parallelism), and the stages of rank {rank} are whole: {found} static bytes, where "
+            f"the plan counts {planned}; divide them with parallelize_module before, or profile "
+            f"without --tensor-parallel",
+            stacklevel=4,
+        )
 
 
 def lower_verified(schedule: AnySchedule) -> Lowered:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from synth.errors import SynthError
 from synth.profile.layer_profile import LayerProfile, LayerVariant
 
+from ..models.recompute_policies import PolicyFailed
 from .layer_gradients import Gradients, are_alike, layer_gradients
 from .sample import Sample
 
@@ -29,7 +30,8 @@ def measured_variants(
         tell: called with a line per policy that is left out.
 
     Raises:
-        SynthError: the layer cannot be recomputed under a policy, or has other gradients then.
+        PolicyFailed: the layer cannot be recomputed under a policy.
+        SynthError: it has other gradients then.
     """
     call = sample.call
     if call is None or call.policy is not None or not policies:
@@ -40,12 +42,9 @@ def measured_variants(
         try:
             _check_alike(name, policy, gradients, layer_gradients(sample, own))
             profile = measure(sample.of(own))
-        except RuntimeError as error:
-            reason = str(error).strip().partition("\n")[0]
-            raise SynthError(
-                f"layer {name!r} cannot be recomputed under the policy {policy}: {reason}; leave "
-                f"the policy out, or change the layer"
-            ) from error
+        except (PolicyFailed, RuntimeError) as error:
+            cause = error.cause if isinstance(error, PolicyFailed) else error
+            raise PolicyFailed(policy, cause, f"layer {name!r}") from error
         if why := _why_not(profile, kept):
             tell(f"{name} under the policy {policy} is left out: {why}")
         else:

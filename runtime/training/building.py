@@ -23,6 +23,8 @@ from .process_grid import Divide
 
 Builder = Callable[..., BuiltModel]
 
+_HOST = torch.device("cpu")
+
 
 @dataclass(frozen=True)
 class BuiltStages:
@@ -63,7 +65,8 @@ def build_stages(
             module is cut; None: token ids.
         build: makes the layers, as `build_model` does.
         empty: True if a file has the weights, so that a user's model is made without values.
-        divide: divides layers in place over the processes of the rank; None: it is one process.
+        divide: divides layers in place over the processes of the rank, on the device, one after the
+            other; the host holds all of the rank's whole before. None: the rank is one process.
 
     Raises:
         SynthError: the workload's dtype is unknown, its model cannot be built, or it is a user's
@@ -71,9 +74,9 @@ def build_stages(
     """
     workload = plan.workload
     spec = replace(spec_of(workload, trusted_address(workload, model), inputs), empty=empty)
-    made = _make_layers(plan, rank, spec, device, seed, build)
+    made = _make_layers(plan, rank, spec, _HOST if divide else device, seed, build)
     if divide is not None:
-        _divide(divide, made)
+        _divide(divide, made, device)
     last = len(plan.partition) - 1
     _check_shared_bytes(plan, rank, made)
     _check_ties(plan, made.ties)
@@ -89,8 +92,8 @@ def build_stages(
     return BuiltStages(stages, made.tied)
 
 
-def _divide(divide: Divide, made: "_MadeLayers") -> None:
-    """Divide the layers of a rank over its processes.
+def _divide(divide: Divide, made: "_MadeLayers", device: torch.device) -> None:
+    """Divide the layers of a rank over its processes, so that the device holds one whole at a time.
 
     Raises:
         SynthError: layers share parameters, which would be divided twice.
@@ -102,7 +105,8 @@ def _divide(divide: Divide, made: "_MadeLayers") -> None:
             "synth.Pipeline with tied=…"
         )
     for layers in made.layers.values():
-        divide(layers.values())
+        for layer in layers.values():
+            divide([layer.to(device)])
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,7 @@ def _make_layers(
     held = sorted({stage for stage, _ in schedule.placement.held[rank]})
     flow = schedule.weights
     if flow is not None and flow.weights == Route.HOST:
-        device = torch.device("cpu")
+        device = _HOST
     away: set[int] = set()
     if flow is not None:
         away = {number for number in held if not flow.is_home(number, rank)}

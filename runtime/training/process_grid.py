@@ -96,13 +96,10 @@ def mesh_of(plan: Plan, options: TrainOptions | EmulationOptions) -> Mesh:
 
 def _check_dividable(plan: Plan, options: TrainOptions) -> None:
     """Refuse what ranks that are groups of processes do not do."""
-    files = options.weights
     refused = {
         "a plan that passes weights": plan.weights is not None,
         "a plan without a flush": plan.versions is not None,
         "--look-ahead": options.look_ahead > 0,
-        "--weights-from": files.weights_from is not None,
-        "--export-weights": files.export_weights is not None,
         "post-validation": options.optimizer_of(plan.workload.optimizer).post_validation,
     }
     for what, is_asked in refused.items():

@@ -13,6 +13,7 @@ def estimate(
     model: AnyPath,
     device: AnyPath,
     *,
+    gpus_per_node: int | None = None,
     seq_len: int = 4096,
     micro_batch_size: int = 1,
     tp: int = 1,
@@ -32,6 +33,7 @@ def estimate(
     Args:
         model: a `config.json` of Hugging Face's library, its folder, or the name of a known model.
         device: the name of a known device, or a JSON file of one.
+        gpus_per_node: devices that fast links connect; None: as the device has it.
         seq_len: tokens per sequence.
         micro_batch_size: sequences per micro-batch.
         tp: ranks of tensor parallelism.
@@ -57,4 +59,4 @@ def estimate(
     """
     options = locals()
     options["model"], options["device"] = str(model), str(device)
-    return estimator_of(from_values(EstimateArguments, options)).profile()
+    return estimator_of(from_values(EstimateArguments, options)).profile(variants=True)

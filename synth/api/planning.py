@@ -20,6 +20,7 @@ def plan_layout(
     gpus: int,
     global_batch: int,
     seq_len: int = 4096,
+    nodes: int | None = None,
     gpus_per_node: int | None = None,
     runtime: str = "synth",
     also: str | Sequence[str] | None = None,
@@ -43,6 +44,8 @@ def plan_layout(
         gpus: number of devices.
         global_batch: sequences of a step.
         seq_len: tokens per sequence.
+        nodes: number of nodes, among which the devices are shared equally; None: as many as
+            `gpus_per_node` gives.
         gpus_per_node: devices that fast links connect; None: as the device has it.
         runtime: the program that will execute the pipeline, as of `synth.solve`.
         also: layouts to judge in any case, such as `"tp=8,pp=4,vp=5"`.

@@ -72,16 +72,19 @@ def _in_node(ranks: int) -> tuple[float, float]:
 
 def _all_to_all_us(device: Device, call: GroupExchange) -> float:
     ranks = call.nodes * call.ranks_per_node
-    near = call.num_bytes * (call.ranks_per_node - 1) / ranks
+    near = call.num_bytes * (call.ranks_per_node - 1) / ranks * _reached(ranks, call.copies)
     inside = near / (_ALL_TO_ALL_SHARE * device.link_bytes_per_s) * 1e6
     if call.nodes == 1:
         return _ALL_TO_ALL_US + inside
-    # Of nodes that are as likely as each other, a token reaches so many for each of its copies.
-    reached = call.nodes * (1 - (1 - 1 / call.nodes) ** call.copies) / call.copies
-    far = call.num_bytes * (1 - 1 / call.nodes) * reached
+    far = call.num_bytes * (1 - 1 / call.nodes) * _reached(call.nodes, call.copies)
     share = 1 - 0.44 / call.nodes
     outside = far / (share * device.nic_bytes_per_s) * 1e6
     return _ALL_TO_ALL_US + _ALL_TO_ALL_NODE_US * call.nodes + max(inside, outside)
+
+
+def _reached(places: int, copies: int) -> float:
+    """The places that a token reaches for each of its copies, of places that are alike likely."""
+    return places * (1 - (1 - 1 / places) ** copies) / copies
 
 
 def _send_us(device: Device, call: GroupExchange) -> float:

@@ -2,7 +2,7 @@
 
 import datetime
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from pydantic import ValidationError
@@ -13,12 +13,13 @@ from synth.estimates.calibration import factors_of
 from synth.estimates.collectives import collective_us, neighbour_link
 from synth.estimates.device import Device
 from synth.estimates.factors import KINDS, SOFTWARE, Factors, software_of
-from synth.estimates.layer_ops import LayerOps, Work
+from synth.estimates.layer_ops import LayerOps
 from synth.estimates.layout import Layout, Precision, Recompute, Sharding, Software
 from synth.estimates.memory import ActivationBytes, MemoryOf, States
 from synth.estimates.model_shape import ModelShape
 from synth.estimates.op_times import LAUNCH_US, Parts, parts_of
 from synth.estimates.ops import ExchangeKind, GroupExchange, Role
+from synth.estimates.pairs import with_pair
 from synth.op_kinds import OpKind
 from synth.profile import Profile, Provenance
 from synth.profile.estimate import ESTIMATED, Estimate, Factor
@@ -37,19 +38,18 @@ DEFAULT_OPTIMIZER = OptimizerSpec.parse("adamw+master+float32-gradients")
 
 # Of steps of models with experts: the root mean square of the logarithms of estimate over measured
 # time, under the shipped factors, of 63 published runs (`python -m benchmarks.estimates`).
-_SCATTER_OF_EXPERTS = 0.33
+_SCATTER_OF_EXPERTS = 0.32
 
 # Of bytes: the largest error of the published peaks (`python -m benchmarks.estimates`), and of
 # other kinds of layouts, of which none is published, a guess.
 _MEMORY_SHOWN, _MEMORY_OTHERWISE = 0.08, 0.25
 
+# Layers that no policy recomputes, and the policies of a part of a layer.
+_ENDS = ("embedding", "head")
+_POLICIES = (Recompute.SELECTIVE, Recompute.OPS)
+
 # Share of an overlapped exchange by which compute beside it gets longer.
 _EXCHANGE_SHOWN = 0.25
-
-# Share of the exchange of experts that is hidden while F and BW run at once: fitted to the only two
-# published runs that differ in this alone (rows 200 and 201 of `published.csv`: 1663 and 1862
-# tokens/s per GPU of Qwen3-235B-A22B on 256 H100).
-_EXCHANGE_HIDDEN = 0.33
 
 
 @dataclass(frozen=True)
@@ -72,12 +72,16 @@ class Estimator:
     factors: Factors = field(default_factory=Factors)
     optimizer: OptimizerSpec = DEFAULT_OPTIMIZER
 
-    def profile(self, name: str | None = None, command: str | None = None) -> Profile:
+    def profile(
+        self, name: str | None = None, command: str | None = None, *, variants: bool = False
+    ) -> Profile:
         """Compute the profile.
 
         Args:
             name: of the profile; None: of model, device and tensor parallelism.
             command: what it was made with, for display.
+            variants: with the costs of decoder layers under each policy of recomputation, unless
+                the layout recomputes already.
 
         Raises:
             SynthError: the layout does not suit the model or the device.
@@ -85,14 +89,14 @@ class Estimator:
         self.layout.check(self.shape)
         self.device.peak(self.layout.precision.dtype)
         try:
-            return self._profile(name, command)
+            return self._profile(name, command, variants)
         except ValidationError as error:
             raise SynthError(
                 f"the estimate of {self.shape.name} is out of range; give smaller sizes:\n"
                 f"{describe(error)}"
             ) from None
 
-    def _profile(self, name: str | None, command: str | None) -> Profile:
+    def _profile(self, name: str | None, command: str | None, variants: bool) -> Profile:
         parts = self._parts()
         layers = _layers(tuple(self._listed()))
         totals = Parts()
@@ -114,7 +118,10 @@ class Estimator:
             capacity_bytes=self.device.memory_bytes,
             peak_flops_per_s=self.device.peak(self.layout.precision.dtype),
             links=self.links(),
-            layer_profiles={kind: part.layer for kind, part in parts.items()},
+            layer_profiles={
+                kind: self._with_variants(kind, part.layer) if variants else part.layer
+                for kind, part in parts.items()
+            },
             layers=layers,
             tied_parameters=self._tied(parts),
         )
@@ -224,34 +231,50 @@ class Estimator:
 
     def _parts(self) -> dict[str, "_Part"]:
         """Each kind of layer that the model has."""
-        ops = LayerOps(self.shape, self.layout, self.software, self.device.ranks_per_node)
-        made = {"embedding": ops.embedding, "head": ops.head, "mtp": ops.multi_token}
+        return {
+            kind: self._part(kind) for kind in dict.fromkeys(kind for _, kind in self._listed())
+        }
+
+    def _with_variants(self, kind: str, layer: LayerProfile) -> LayerProfile:
+        """Add the costs under the policies that keep less of a decoder layer."""
+        if kind in _ENDS or self.layout.recompute is not Recompute.NONE:
+            return layer
         found = {}
-        for kind in dict.fromkeys(kind for _, kind in self._listed()):
-            work = made[kind]() if kind in made else ops.decoder(dense=kind == "block")
-            found[kind] = self._part(kind, ops, work)
-        return found
+        for policy in _POLICIES:
+            other = replace(self, layout=self.layout.replace(recompute=policy))._part(kind).layer
+            if other.saved_bytes < layer.saved_bytes:
+                found[policy.value] = other.as_variant
+        return layer.replace(variants=found)
 
     @property
     def _memory(self) -> MemoryOf:
         return MemoryOf(self.shape, self.layout, self.software, self.optimizer)
 
+    @property
+    def reduced_bytes(self) -> int:
+        """Of an element of the gradients that are reduced: as they are kept."""
+        return self.optimizer.gradient_bytes(1, 2)
+
     def states(self, kind: str) -> States:
         """The states of a kind of layer on a rank."""
         return self._memory.of(kind)[0]
 
-    def _part(self, kind: str, ops: LayerOps, work: Work) -> "_Part":
+    def _part(self, kind: str) -> "_Part":
         states, held = self._memory.of(kind)
+        ops = LayerOps(self.shape, self.layout, self.software, self.device.ranks_per_node)
+        is_end = kind in _ENDS
+        work = ops.of(kind)
         boundary = self._memory.boundary
         parts = {role: parts_of(work.by_role[role], self.device, self.software) for role in Role}
-        if kind in ("embedding", "head"):
-            again = Parts()
-        else:
-            again = parts_of(ops.recomputed(work), self.device, self.software)
-        is_full = self.layout.recompute is Recompute.FULL and kind not in ("embedding", "head")
+        repeated = () if is_end else ops.recomputed(kind, work)
+        again = parts_of(repeated, self.device, self.software)
+        is_full = self.layout.recompute is Recompute.FULL and not is_end
         if not is_full:
             parts[Role.B] += again
         times = self._passes_us(kind, parts) | {OpKind.STEP: self._step_us(states)}
+        if self.software.stops_early and kind == "block":
+            whole_again = parts_of(ops.forward_again(work), self.device, self.software)
+            times[OpKind.R] = self.factors.us(whole_again)
         whole, gradient = self._unsharded(states)
         passed = 0 if kind == "head" else boundary
         back = 0 if kind == "embedding" else boundary
@@ -278,31 +301,10 @@ class Estimator:
             layer = recomputed(layer)
             parts[Role.B] += again
         layer = self._with_gathering(layer, states)
-        return _Part(layer if is_full else self._with_pair(kind, layer, work), parts)
-
-    def _with_pair(self, kind: str, layer: LayerProfile, work: Work) -> LayerProfile:
-        """Add the time of F and BW at once: each computes beside the other's exchange.
-
-        Only the exchange of experts is hidden so (DeepSeek-AI 2024, arXiv 2412.19437, figure 4),
-        and no more of it than there is to compute. The host launches the kernels of both.
-        """
-        forward_us, backward_us = (layer.time_us[op].median_us for op in (OpKind.F, OpKind.BW))
-        to_hide = self._expert_exchange_us(work, Role.F), self._expert_exchange_us(work, Role.B)
-        if not any(to_hide):
-            return layer
-        hidden_us = min(to_hide[0], max(0.0, backward_us - to_hide[1]))
-        hidden_us += min(to_hide[1], max(0.0, forward_us - to_hide[0]))
-        pair_us = forward_us + backward_us - _EXCHANGE_HIDDEN * hidden_us
-        least_us = self.software.host_us if kind in ("moe_block", "mtp") else 0.0
-        pair_us = min(max(pair_us, least_us), forward_us + backward_us)
-        return layer.replace(pair_us=Timing.exactly(round(pair_us, 3)))
-
-    def _expert_exchange_us(self, work: Work, role: Role) -> float:
-        return self.factors.values[2] * sum(
-            collective_us(self.device, call)
-            for call in work.by_role[role]
-            if isinstance(call, GroupExchange) and call.kind is ExchangeKind.ALL_TO_ALL
-        )
+        if not is_full:
+            host_us = self.software.host_us if kind in ("moe_block", "mtp") else 0.0
+            layer = with_pair(layer, work, self.device, self.factors, host_us)
+        return _Part(layer, parts)
 
     def _passes_us(self, kind: str, parts: dict[Role, Parts]) -> dict[OpKind, float]:
         """The times of F, B, W and BW; of experts at least what the host takes to launch them.
@@ -326,9 +328,10 @@ class Estimator:
         gather_us = reduce_us = 0.0
         if self.layout.sharding is Sharding.FSDP:
             gather_us = self.exchange_us(ExchangeKind.ALL_GATHER, 2.0, (states,))
-            gradient_bytes = self.software.gradient_bytes
-            reduce_us = self.exchange_us(ExchangeKind.REDUCE_SCATTER, gradient_bytes, (states,))
-        beside_us = {OpKind.F: gather_us, OpKind.B: gather_us, OpKind.W: reduce_us}
+            reduced = self.reduced_bytes
+            reduce_us = self.exchange_us(ExchangeKind.REDUCE_SCATTER, reduced, (states,))
+        beside_us = {kind: gather_us for kind in (OpKind.F, OpKind.R, OpKind.B)}
+        beside_us[OpKind.W] = reduce_us
         beside_us[OpKind.BW] = gather_us + reduce_us
         times = {
             op: Timing.exactly(round(_beside(time.median_us, beside_us.get(op, 0.0)), 3))
@@ -371,8 +374,8 @@ class Estimator:
     def _rise_of_backward(self, held: ActivationBytes, states: States) -> int:
         whole, gradient = self._unsharded(states)
         if self.layout.sharding is Sharding.FSDP:
-            return round(held.backward + whole + gradient)
-        return round(max(held.backward, held.weight))
+            return round(held.both + whole + gradient)
+        return round(max(held.both, held.weight))
 
     def _step_us(self, states: States) -> float:
         """The time of the optimizer, which is bound by memory.

@@ -21,8 +21,8 @@ PRIOR = (0.20, 0.35, 0.50)
 _HOST_US = 9500.0
 
 SOFTWARE = {
-    "megatron": Software(hidden_tensor=0.5, gradient_bytes=2, host_us=_HOST_US),
-    "megatron-graphs": Software(hidden_tensor=0.5, gradient_bytes=2),
+    "megatron": Software(hidden_tensor=0.5, sends_once=True, host_us=_HOST_US),
+    "megatron-graphs": Software(hidden_tensor=0.5, sends_once=True),
     "megatron-plain": Software(overlaps_gradients=False),
     "megatron-2021": Software(
         attention=AttentionKernel.UNFUSED,
@@ -32,8 +32,11 @@ SOFTWARE = {
     ),
     # Keys and values are repeated before attention, and gathered before it begins (its default
     # `context_parallel_rotate_method`).
-    "torchtitan": Software(attention=AttentionKernel.FLASH2, shown_context=1.0, repeats_keys=True),
-    "llm-foundry": Software(attention=AttentionKernel.FLASH1, traffic=1.5),
+    "torchtitan": Software(
+        attention=AttentionKernel.FLASH2, shown_context=1.0, repeats_keys=True, stops_early=True
+    ),
+    # Its recipes have `activation_checkpointing_reentrant: false`.
+    "llm-foundry": Software(attention=AttentionKernel.FLASH1, traffic=1.5, stops_early=True),
 }
 
 

@@ -19,6 +19,7 @@ from synth.estimates.ops import (
     Role,
     Traffic,
 )
+from synth.estimates.products import again, products
 
 _BF16 = 2
 
@@ -36,12 +37,12 @@ _CASTS = {"float8": (4.0, 2), "float4": (9.0, 4)}
 
 @dataclass
 class Work:
-    """The operations of F, B and W, and of what a selective recomputation repeats in B."""
+    """The operations of F, B and W; `core` are those of F that attention's kernels have."""
 
     by_role: dict[Role, list[Operation]] = field(
         default_factory=lambda: {role: [] for role in Role}
     )
-    again: list[Operation] = field(default_factory=list)
+    core: list[Operation] = field(default_factory=list)
 
     def add(self, role: Role, *operations: Operation) -> None:
         """Add operations to a pass."""
@@ -82,6 +83,17 @@ class LayerOps:
     layout: Layout
     software: Software
     ranks_per_node: int
+
+    def of(self, kind: str) -> Work:
+        """A kind of layer: embedding, block, moe_block, mtp or head."""
+        match kind:
+            case "embedding":
+                return self.embedding()
+            case "mtp":
+                return self.multi_token()
+            case "head":
+                return self.head()
+        return self.decoder(dense=kind == "block")
 
     def decoder(self, *, dense: bool) -> Work:
         """A decoder layer, with experts unless `dense`."""
@@ -211,8 +223,8 @@ class LayerOps:
             call = Attention(pairs, queries, keys, shape.query_dim, shape.value_dim, role, is_fused)
             traffic = [] if is_fused else [self._scores(pairs * queries * keys, role)]
             work.add(role, call, *traffic)
-            if role is Role.F and not is_fused:
-                work.again = [call, *traffic]
+            if role is Role.F:
+                work.core += [call, *traffic]
         if layout.context > 1:
             is_whole = shape.latent is not None or self.software.repeats_keys
             heads = shape.heads if is_whole else shape.kv_heads
@@ -221,7 +233,10 @@ class LayerOps:
             group = layout.group(layout.context, layout.tensor, self.ranks_per_node)
             moved = self.software.shown_context * size * layout.micro_batch_size * length
             for role, factor in ((Role.F, 1), (Role.B, 2)):
-                work.add(role, GroupExchange(ExchangeKind.ALL_GATHER, factor * moved, *group))
+                exchange = GroupExchange(ExchangeKind.ALL_GATHER, factor * moved, *group)
+                work.add(role, exchange)
+                if role is Role.F:
+                    work.core.append(exchange)
 
     def _scores(self, count: float, role: Role) -> Traffic:
         less = 0 if self.shape.dropout else _DROPOUT_BYTES
@@ -258,7 +273,8 @@ class LayerOps:
         moved = rows * shape.hidden * _BF16
         self._pointwise(work, 4 * moved, 4 * moved, 6)
         group = layout.group(layout.expert, 1, self.ranks_per_node)
-        work.both([GroupExchange(ExchangeKind.ALL_TO_ALL, moved, *group, experts.per_token)] * 2)
+        copies = experts.per_token if self.software.sends_once else 1
+        work.both([GroupExchange(ExchangeKind.ALL_TO_ALL, moved, *group, copies)] * 2)
         if experts.shared_ffn:
             self._mlp(work, experts.shared_ffn)
 
@@ -285,12 +301,62 @@ class LayerOps:
             GroupExchange(ExchangeKind.REDUCE_SCATTER, num_bytes, *group),
         )
 
-    def recomputed(self, work: Work) -> Sequence[Operation]:
-        """Return the ops that B of a layer repeats under the layout's recomputation."""
-        if self.layout.recompute is Recompute.FULL:
-            return work.by_role[Role.F]
-        if self.layout.recompute is Recompute.OPS:
-            matrices = [each for each in work.by_role[Role.F] if isinstance(each, Matmul)]
-            traffic = [each for each in work.by_role[Role.F] if isinstance(each, Traffic)]
-            return [*matrices[1::2], *traffic]
-        return work.again if self.layout.recompute is Recompute.SELECTIVE else ()
+    def recomputed(self, kind: str, work: Work) -> Sequence[Operation]:
+        """Return the ops that B of a decoder layer repeats under the layout's recomputation.
+
+        Of multi-token prediction the projection and the head are not repeated under a policy.
+
+        Args:
+            kind: block, moe_block or mtp.
+            work: of that kind.
+        """
+        match self.layout.recompute:
+            case Recompute.NONE:
+                return ()
+            case Recompute.SELECTIVE:
+                return work.core
+            case Recompute.FULL:
+                is_short = self.software.stops_early and kind == "block"
+                return self.forward_again(work) if is_short else work.by_role[Role.F]
+        return self._again_of_ops(dense=kind == "block")
+
+    def forward_again(self, work: Work) -> Sequence[Operation]:
+        """F of a layer without experts up to the last result that B needs.
+
+        B needs the input of the last product, but not its result or what follows.
+        """
+        forward = work.by_role[Role.F]
+        last = max(at for at, each in enumerate(forward) if isinstance(each, Matmul))
+        exchanges = (ExchangeKind.REDUCE_SCATTER, ExchangeKind.ALL_REDUCE)
+        return [
+            each
+            for at, each in enumerate(forward)
+            if at != last
+            and not (at > last and isinstance(each, GroupExchange) and each.kind in exchanges)
+        ]
+
+    def _again_of_ops(self, *, dense: bool) -> Sequence[Operation]:
+        """Every second product, those of experts, and what memory or communication bounds.
+
+        Attention's kernels and the scatters of tensor parallelism are not repeated, and neither is
+        the sum in place of a scatter behind the last product, of which B needs nothing.
+        """
+        attention, mlp = self.attention(), self.mlp(dense=dense)
+        gathers = (ExchangeKind.ALL_GATHER, ExchangeKind.ALL_TO_ALL)
+        found: list[Operation] = [
+            Matmul(each.tokens, each.n, each.k, Role.F, self._dtype)
+            for each in again(products(self.shape, self.layout, dense=dense))
+        ]
+        for work, exchanges in ((attention, (*gathers, ExchangeKind.ALL_REDUCE)), (mlp, gathers)):
+            for operation in work.by_role[Role.F]:
+                match operation:
+                    case Matmul() if operation.groups > 1:
+                        found.append(operation)
+                    case Traffic():
+                        found.append(operation)
+                    case GroupExchange() if operation.kind in exchanges:
+                        found.append(operation)
+        kernels = [each for each in attention.core if isinstance(each, GroupExchange)]
+        for each in kernels:
+            found.remove(each)
+        return found

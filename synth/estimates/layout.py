@@ -30,8 +30,8 @@ class Precision(StrEnum):
 class Recompute(StrEnum):
     """The activations that B computes again.
 
-    Nothing; attention's scores and softmax, unless its kernel does so itself (arXiv 2205.05198);
-    all but attention and every second matrix product (torchtitan's per-op policy); whole layers.
+    Nothing; what only attention's kernels save (arXiv 2205.05198); all but attention and every
+    second matrix product (torchtitan's per-op policy); whole layers.
     """
 
     NONE = "none"
@@ -66,11 +66,14 @@ class Software(Record):
         shown_context: share of the exchange of keys and values between ranks of a context that
             attention does not hide.
         repeats_keys: attention's keys and values are repeated for each head before that exchange.
-        gradient_bytes: of a gradient's element.
         overlaps_gradients: the reduction of gradients runs beside the last backward, and the
             gathering of parameters beside the first forward.
         traffic: bytes of pointwise kernels over those of fused ones.
         waits_for_sends: interleaved 1F1B waits for its transfers between stages.
+        sends_once: a token is sent once to each rank that has experts for it, as by DeepEP; else
+            once for each expert.
+        stops_early: a layer is recomputed up to the last result that B needs, as PyTorch's
+            checkpoints without re-entrance are.
         host_us: that the host takes to launch F and B of a layer with experts, one after another;
             0: CUDA graphs launch them.
     """
@@ -79,10 +82,11 @@ class Software(Record):
     hidden_tensor: float = Field(default=0.0, ge=0, le=1)
     shown_context: float = Field(default=0.25, ge=0, le=1)
     repeats_keys: bool = False
-    gradient_bytes: int = Field(default=4, ge=1, le=8)
     overlaps_gradients: bool = True
     traffic: float = Field(default=1.0, ge=0.1, le=10)
     waits_for_sends: bool = False
+    stops_early: bool = False
+    sends_once: bool = False
     host_us: float = Field(default=0.0, ge=0, le=1e6)
 
 

@@ -9,8 +9,10 @@ before it, whose output it is.
 from dataclasses import dataclass
 from functools import cached_property
 
-from synth.estimates.layout import AttentionKernel, Layout, Precision, Recompute, Sharding, Software
+from synth.estimates.attention_memory import AttentionBytes
+from synth.estimates.layout import Layout, Precision, Recompute, Sharding, Software
 from synth.estimates.model_shape import ModelShape
+from synth.estimates.products import kept, products
 from synth.profile.optimizer import OptimizerSpec
 
 _BF16, _FLOAT32, _INT64 = 2, 4, 8
@@ -49,6 +51,7 @@ class ActivationBytes:
         forward: transient in F, beside what it saves.
         backward: transient in B.
         weight: transient in W: the gradient of the largest matrix before it is added.
+        both: transient in B where W follows at once, so that nothing waits for it.
     """
 
     saved: float
@@ -56,6 +59,7 @@ class ActivationBytes:
     forward: float = 0.0
     backward: float = 0.0
     weight: float = 0.0
+    both: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -125,25 +129,57 @@ class MemoryOf:
         return self.states(split / layout.tensor + replicated, experts / layout.expert)
 
     def decoder(self, *, dense: bool) -> ActivationBytes:
-        """Of a decoder layer, under the layout's recomputation unless that is of whole layers."""
+        """Of a decoder layer, under the layout's recomputation unless that is of whole layers.
+
+        B frees what the MLP saved before it comes to attention, unless W needs it.
+        """
         shape, layout = self.shape, self.layout
         tokens, between = layout.tokens / layout.tensor, layout.sharded_tokens
-        hidden = shape.hidden
-        saved, for_w = self._attention(tokens, between)
+        hidden, recompute = shape.hidden, layout.recompute
+        attention = AttentionBytes.of(shape, layout, self.software)
         mlp = self._mlp if dense or shape.experts is None else self._experts
         more, more_for_w, widest = mlp(tokens)
         norm = self._row * between * hidden
         residual = _BF16 * between * hidden
         masks = 2 * between * hidden if shape.dropout else 0
-        saved += 2 * norm + residual + masks + more
-        for_w += 2 * norm + residual + more_for_w
-        if layout.recompute is Recompute.OPS:
-            # Kept: attention's output, and the outputs of every second matrix product.
-            kept = self._row * tokens * shape.heads * shape.value_dim + (saved - masks) / 2
-            widest, saved = widest + saved - kept, kept
-        largest = self._largest(dense)
+        rest = attention.inner + attention.out + 2 * norm + residual + masks
+        whole = rest + attention.core + more
+        for_w = attention.inner + attention.out + 2 * norm + residual + more_for_w
         gathered = _BF16 * layout.tokens * hidden if layout.tensor > 1 else 0.0
-        return ActivationBytes(saved, for_w, gathered, widest + residual, _BF16 * largest)
+        saved, again, forward = whole, 0.0, max(gathered, attention.forward - more)
+        if recompute is Recompute.SELECTIVE:
+            saved = whole - attention.core
+            forward = max(gathered, attention.forward + attention.core - more)
+        elif recompute is Recompute.OPS:
+            needed, other = self._kept_of_ops(attention, dense=dense)
+            saved, again = needed + other, max(0.0, whole - needed)
+            # No more than where everything is kept.
+            forward = min(max(forward, widest), max(forward, whole + forward - saved))
+        core = attention.core if recompute is Recompute.SELECTIVE else 0.0
+        beside = core + attention.backward
+        return ActivationBytes(
+            saved,
+            for_w,
+            forward,
+            again + max(widest, beside - max(0.0, more - more_for_w)) + residual,
+            _BF16 * self._largest(dense),
+            again + max(widest, beside - more) + residual,
+        )
+
+    def _kept_of_ops(self, attention: AttentionBytes, *, dense: bool) -> tuple[float, float]:
+        """What torchtitan's policy of ops keeps: results of B, and those that it does not need.
+
+        They are the results of attention's kernel, of every second product (`products`), and of
+        the scatters of tensor parallelism, which follow the output's product and the last one.
+        """
+        layout = self.layout
+        each = kept(products(self.shape, layout, dense=dense))
+        needed = sum(product.output_bytes for product in each if product.is_needed)
+        other = sum(product.output_bytes for product in each if not product.is_needed)
+        if layout.precision is Precision.BF16:
+            needed += attention.out
+        scattered = self.boundary if layout.tensor > 1 and layout.sequence else 0
+        return needed + attention.core, other + 2 * scattered
 
     def _largest(self, dense: bool) -> float:
         """Parameters of the largest matrix of a layer on this rank."""
@@ -152,26 +188,6 @@ class MemoryOf:
         if dense or shape.experts is None:
             return inner * shape.hidden * shape.ffn / layout.tensor
         return inner * shape.hidden * shape.experts.ffn * shape.experts.count / layout.expert
-
-    def _attention(self, tokens: float, between: float) -> tuple[float, float]:
-        """Saved for B, and for W, without the norm before it."""
-        shape, layout = self.shape, self.layout
-        heads = shape.heads
-        out = self._row * tokens * heads * shape.value_dim
-        if (latent := shape.latent) is not None:
-            compressed = 2 * latent.query_rank + 2 * latent.key_value_rank + latent.rope
-            parts = 2 * heads * shape.query_dim + heads * shape.value_dim
-            inner = _BF16 * (tokens * parts + between * compressed)
-        else:
-            queries = heads * shape.head_dim
-            keys = max(shape.kv_heads, layout.tensor) * shape.head_dim
-            inner = _BF16 * tokens * (queries + 2 * keys)
-        if self.software.attention is not AttentionKernel.UNFUSED:
-            return inner + out + _FLOAT32 * tokens * heads, inner + out
-        per_score = 5 if shape.dropout else 2
-        scores = per_score * tokens * heads * layout.seq_len
-        kept = 0.0 if layout.recompute is Recompute.SELECTIVE else scores
-        return inner + out + kept, inner + out
 
     def _mlp(self, tokens: float, ffn: int | None = None) -> tuple[float, float, float]:
         """Saved for B, and for W, without the norm before it; and what B adds for a while."""
@@ -215,6 +231,7 @@ class MemoryOf:
             max(held.forward, head.forward),
             max(held.backward, head.backward),
             max(held.weight, head.weight, _BF16 * projection),
+            max(held.both, head.both),
         )
 
     def embedding(self) -> tuple[States, ActivationBytes]:
@@ -236,6 +253,8 @@ class MemoryOf:
             _BF16 * logits,
             _BF16 * logits,
             _BF16 * matrix,
+            _BF16 * logits,
         )
         # A tied head has a copy of the matrix if it is on another rank than the embedding.
-        return self.states(shape.norm_parameters + matrix), held
+        own = shape.norm_parameters + shape.further_ends
+        return self.states(own + matrix), held

@@ -76,6 +76,8 @@ class ModelShape(Record):
     latent: LatentAttention | None = None
     experts: Experts | None = None
     mtp_layers: _Count = 0
+    further: _Count = Field(default=0, description="other biases and norms of a layer")
+    further_ends: _Count = Field(default=0, description="those of the embedding and the head")
 
     @property
     def query_dim(self) -> int:
@@ -114,7 +116,7 @@ class ModelShape(Record):
 
         Norms, the router, and the down projections of latent attention.
         """
-        found = self.norms * self.norm_parameters
+        found = self.norms * self.norm_parameters + self.further
         if self.experts is not None and not dense:
             found += self.hidden * self.experts.count
         if (latent := self.latent) is not None:
@@ -145,7 +147,7 @@ class ModelShape(Record):
         Args:
             dense: a layer without experts.
         """
-        own = self.attention_parameters + self.norms * self.norm_parameters
+        own = self.attention_parameters + self.norms * self.norm_parameters + self.further
         if dense or self.experts is None:
             return own + self.mlp_parameters(self.ffn)
         shared = self.experts.shared_ffn
@@ -161,7 +163,8 @@ class ModelShape(Record):
     @property
     def head_parameters(self) -> int:
         """Of the final norm and the head; a tied matrix counts with the embedding."""
-        return self.norm_parameters + (0 if self.tied else self.vocab * self.hidden)
+        own = self.norm_parameters + self.further_ends
+        return own + (0 if self.tied else self.vocab * self.hidden)
 
     @property
     def parameters(self) -> int:

@@ -63,7 +63,7 @@ def estimated(name: str) -> Profile:
         raise SynthError(f"the sizes of {name} are out of range:\n{describe(error)}") from None
     factors = factors_of(None, device, NAMED_SOFTWARE)
     estimator = Estimator(model_of(model), device, layout, software_of(NAMED_SOFTWARE), factors)
-    return estimator.profile(name=name, command=_command(model, device.name, layout))
+    return estimator.profile(name=name, command=_command(model, device.name, layout), variants=True)
 
 
 def _command(model: str, device: str, layout: Layout) -> str:

@@ -87,7 +87,8 @@ class GroupExchange:
     """An exchange of a tensor that has `num_bytes` as a whole (all-to-all: on each rank).
 
     Attributes:
-        copies: of a token in an all-to-all; those for one node cross the network once (DeepEP).
+        copies: of a token in an all-to-all, of which those for one rank are sent once, and those
+            for one node cross the network once; 1: each is sent.
     """
 
     kind: ExchangeKind

@@ -74,7 +74,7 @@ class OutsidePipeline:
         layout = estimator.layout
         apart = layout.tensor * layout.context * layout.data * (self.ranks - 1)
         group = (1, 2) if apart < device.ranks_per_node else (2, 1)
-        num_bytes = estimator.software.gradient_bytes * shape.vocab * shape.hidden / layout.tensor
+        num_bytes = estimator.reduced_bytes * shape.vocab * shape.hidden / layout.tensor
         call = GroupExchange(ExchangeKind.ALL_REDUCE, num_bytes, *group)
         return estimator.factors.values[2] * collective_us(device, call)
 
@@ -91,7 +91,7 @@ class OutsidePipeline:
         states = [known[profile.layers[place].profile] for place in places]
         is_shared = layout.sharding is Sharding.ZERO1
         kind = ExchangeKind.REDUCE_SCATTER if is_shared else ExchangeKind.ALL_REDUCE
-        reduce_us = share * estimator.exchange_us(kind, software.gradient_bytes, states)
+        reduce_us = share * estimator.exchange_us(kind, estimator.reduced_bytes, states)
         gather_us = 0.0
         if is_shared:
             gather_us = share * estimator.exchange_us(ExchangeKind.ALL_GATHER, _BF16, states)

@@ -7,19 +7,20 @@ user's row are checked; those of the file are as its sources print them, and are
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from synth.errors import SynthError
 from synth.estimates.device import device_of
-from synth.estimates.estimated_profile import Estimator
+from synth.estimates.estimated_profile import DEFAULT_OPTIMIZER, Estimator
 from synth.estimates.factors import Factors, software_of
 from synth.estimates.layout import Layout, Precision, Recompute, Sharding, Software
 from synth.estimates.model_config import model_names, model_of
 from synth.estimates.model_shape import Experts, LatentAttention, ModelShape
 from synth.estimates.rates import read_table
 from synth.estimates.training_step import TrainingStep, micro_batches_of
+from synth.profile.optimizer import OptimizerSpec
 from synth.records.record import describe
 
 # The training program of the runs of a source.
@@ -33,6 +34,12 @@ PROGRAM = {
     "torchtitan": "torchtitan",
     "zero-bubble": "megatron-2021",
 }
+
+# Sources whose recipes keep and reduce gradients in bfloat16 (`grad_reduce_in_fp32 = False` of
+# NVIDIA's performance recipes); others have the default of their programs, float32.
+_NARROW_GRADIENTS = frozenset(("nemo", "nemo-2025", "mlperf"))
+
+_NARROW = OptimizerSpec.parse("adamw+master")
 
 _Word = TypeVar("_Word")
 
@@ -89,6 +96,8 @@ def _software(row: Mapping[str, str]) -> Software:
         return software_of("megatron-graphs")  # as NVIDIA's recipes on Grace hosts
     if row.get("stack") == "megatron-ci":
         return found.replace(overlaps_gradients=True)
+    if "deepep" in note or note == "a2a":
+        found = found.replace(sends_once=note != "a2a")
     if "eager" in note:
         return found.replace(traffic=2.0)
     if "async tp" in note or "asynctp" in note.replace("enabling asynctp", ""):
@@ -118,7 +127,8 @@ def run_of(row: Mapping[str, str]) -> PublishedRun:
 
 def _run(read: "_Row", row: Mapping[str, str], software: Software) -> PublishedRun:
     device = device_of(read.text("device"))
-    estimator = Estimator(read.shape(), device, read.layout(), software, Factors())
+    optimizer = _NARROW if row.get("stack") in _NARROW_GRADIENTS else DEFAULT_OPTIMIZER
+    estimator = Estimator(read.shape(), device, read.layout(), software, Factors(), optimizer)
     layout = estimator.layout
     layout.check(estimator.shape)
     ranks, rounds = read.number("pp", 1), read.number("vp", 0)
@@ -250,10 +260,17 @@ class _PublishedRow(_Row):
         family = next((each for each in known if name.startswith(each)), None)
         heads, hidden = self.number("heads"), self.number("hidden")
         base = None if family is None else model_of(family)
-        is_gpt = any(word in name for word in ("gpt", "megatron", "mpt", "zb-", "mt-nlg", "bloom"))
+        is_oss = name.startswith("gpt-oss")
+        of_gpt = ("gpt", "megatron", "mpt", "zb-", "mt-nlg", "bloom")
+        is_gpt = not is_oss and any(word in name for word in of_gpt)
         is_gated = not is_gpt and "nemotron" not in name
         is_latent = name.startswith(("deepseek", "kimi"))
         head_dim = hidden // heads if base is None else base.head_dim
+        # GPT-OSS: heads of 64, biases, and every other layer local (arXiv 2508.10925, section 2).
+        oss: dict[str, Any] = {"attention_biases": True, "mlp_biases": True}
+        oss |= {"window": 128, "window_layers": 0.5}
+        if is_oss:
+            head_dim = 64
         return ModelShape(
             name=name,
             layers=self.number("layers"),
@@ -271,6 +288,7 @@ class _PublishedRow(_Row):
             latent=_LATENT if is_latent else None,
             experts=self._experts(name),
             mtp_layers=1 if name == "deepseek-v3" else 0,
+            **(oss if is_oss else {}),
         )
 
     def _experts(self, name: str) -> Experts | None:
@@ -318,8 +336,9 @@ class _PublishedRow(_Row):
                 if recompute.startswith("full")
                 else Recompute.OPS
                 if "per op" in recompute
+                # Modules that a recipe lists are others than attention, and not estimated.
                 else Recompute.SELECTIVE
-                if recompute.startswith("selective")
+                if recompute.startswith("selective") and "recipe" not in recompute
                 else Recompute.NONE
             ),
         )

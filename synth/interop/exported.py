@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from synth.interop.export_format import ExportFormat
+from synth.interop.group_options import megatron_group
 from synth.interop.jaxpp import to_jaxpp
 from synth.interop.loss_order import in_loss_order
 from synth.interop.megatron import megatron_parts, to_megatron
@@ -54,6 +55,7 @@ def losses(plan: Plan, name: str, to: ExportFormat, names: Mapping[str, str]) ->
         names: see `exported_texts`.
     """
     yield from _loss_of_layers(plan, name, to, names)
+    yield from _loss_of_group(plan, name, to)
     schedule = plan.schedule()
     if to in (ExportFormat.TORCH, ExportFormat.TORCHTITAN) and in_loss_order(schedule) != schedule:
         yield (
@@ -83,6 +85,21 @@ def losses(plan: Plan, name: str, to: ExportFormat, names: Mapping[str, str]) ->
             "note: the layout is the partition alone; Megatron-LM runs its own order of ops, 1F1B "
             "or interleaved 1F1B"
         )
+
+
+def _loss_of_group(plan: Plan, name: str, to: ExportFormat) -> Iterator[str]:
+    """Yield how to make the ranks the groups that they are, unless the format says it."""
+    group = plan.workload.group
+    if group is None or group.devices * group.expert == 1 or to == ExportFormat.TORCHTITAN:
+        return
+    how = "divide the layers of each stage over these devices"
+    if to == ExportFormat.MEGATRON:
+        has_experts = group.expert > 1
+        how = f"give Megatron-LM {' '.join(megatron_group(group, has_experts=has_experts))}"
+    yield (
+        f"note: the ranks of {name} are groups of {group.devices} devices ({group.words}), which "
+        f"the format does not say; {how}"
+    )
 
 
 def _loss_of_layers(

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from synth.errors import SynthError
 from synth.interop.expressible import check_expressible
+from synth.interop.group_options import torchtitan_group
 from synth.interop.model_parts import is_looped, is_v_shaped, targets
 from synth.interop.recomputation import torchtitan_checkpointing
 from synth.profile.model_parts import ModelPart
@@ -29,6 +30,8 @@ _MODULES = {
 def to_torchtitan(plan: Plan, csv_path: str, layers: Mapping[str, str] | None = None) -> str:
     """Write the sections of a plan, with its recomputed layers if torchtitan has a rule for them.
 
+    The sizes of groups are those of the plan's ranks; data-parallel degrees are left to torchtitan.
+
     Args:
         plan: a plan for a model of an embedding, decoder layers and a head.
         csv_path: the path of the plan's schedule as `to_torch_csv` writes it, as torchtitan is to
@@ -44,6 +47,7 @@ def to_torchtitan(plan: Plan, csv_path: str, layers: Mapping[str, str] | None = 
     check_expressible(plan.schedule(), "torchtitan")
     lines = [
         "[parallelism]",
+        *(() if plan.workload.group is None else torchtitan_group(plan.workload.group)),
         f"pipeline_parallel_degree = {plan.num_ranks}",
         f"pipeline_parallel_schedule = {json.dumps(schedule_name(plan))}",
         f"pipeline_parallel_schedule_csv = {json.dumps(csv_path)}",

@@ -23,7 +23,7 @@ from synth.objective import Objective
 from synth.op_kinds import OpKind
 from synth.plan.published.family_searches import FamilySearches
 from synth.plan.published.order_scores import Judge
-from synth.plan.published.variants import Sizes
+from synth.plan.published.variants import RecomputedLayers, Sizes
 from synth.profile import Profile
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.rank_memory import peak_bytes
@@ -45,7 +45,7 @@ class QuickScore(NamedTuple):
     us: float
     name: str
     sizes: Sizes
-    recomputed_layers: tuple[int, ...]
+    recomputed_layers: RecomputedLayers
 
 
 class _Watch:

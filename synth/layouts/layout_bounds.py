@@ -11,7 +11,7 @@ from synth.layouts.judged import Bounded
 from synth.layouts.legal import legal_layouts
 from synth.layouts.pipeline_bound import PipelineBound, PipelineSize
 from synth.layouts.question import LayoutQuestion, RunLayout
-from synth.plan.published.variants import VariantCosts
+from synth.plan.published.variants import RecomputedLayers, VariantCosts
 
 
 def bounded_layouts(
@@ -65,7 +65,7 @@ class LayoutBounds:
     def _costs(self) -> VariantCosts:
         return VariantCosts(self.profile)
 
-    def costs(self, sizes: tuple[int, ...], recomputed_layers: tuple[int, ...]) -> Costs:
+    def costs(self, sizes: tuple[int, ...], recomputed_layers: RecomputedLayers) -> Costs:
         """The costs of a partition with some layers recomputed."""
         return self._costs.of(sizes, recomputed_layers)
 

@@ -103,7 +103,7 @@ class _Judge(NamedTuple):
 
     def times(self, factors: Factors) -> Sequence[float]:
         """The times of the choices under other factors."""
-        profile = replace(self.estimator, factors=factors).profile()
+        profile = replace(self.estimator, factors=factors).profile(variants=True)
         return [self._us(profile, one) for one in self.choices]
 
     def _us(self, profile: Profile, choice: _Choice) -> float:

@@ -26,6 +26,8 @@ def estimator_of(given: EstimateArguments, shape: ModelShape | None = None) -> E
         SynthError: one is not understood, or they do not go together.
     """
     shape, device = shape or model_of(given.model), device_of(given.device)
+    if given.gpus_per_node is not None:
+        device = device.replace(ranks_per_node=given.gpus_per_node)
     layout = _layout(given)
     layout.check(shape)
     return Estimator(

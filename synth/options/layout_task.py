@@ -59,6 +59,14 @@ class LayoutTask(NamedTuple):
         """The name of the training program."""
         return software_name(self.given)
 
+    @property
+    def nodes(self) -> tuple[int, int] | None:
+        """The number of nodes and of the devices of each; None: it has racks of unknown nodes."""
+        gpus, node = self.question.gpus, self.question.device.ranks_per_node
+        if self.given.nodes is None and node > _MOST_IN_NODE:
+            return None
+        return max(1, gpus // node), min(gpus, node)
+
     def search(
         self,
         limit_s: float,
@@ -135,19 +143,42 @@ def read_layout_task(given: LayoutArguments) -> LayoutTask:
 def _device(given: LayoutArguments) -> Device:
     device = device_of(given.device)
     device.peak(given.dtype.dtype)
-    if given.gpus_per_node is not None:
-        device = device.replace(ranks_per_node=given.gpus_per_node)
+    if (asked := _gpus_per_node(given)) is not None:
+        device = device.replace(ranks_per_node=asked)
     node = device.ranks_per_node
     if given.gpus <= node or given.gpus % node == 0:
         return device
     used = max(size for size in range(1, node + 1) if given.gpus % size == 0)
     # Racks are larger than what runs take of them, and nodes are taken whole.
-    if given.gpus_per_node is None and node > _MOST_IN_NODE and used >= _MOST_IN_NODE:
+    if asked is None and node > _MOST_IN_NODE and used >= _MOST_IN_NODE:
         return device.replace(ranks_per_node=used)
     raise SynthError(
         f"{given.gpus} devices do not fill nodes of {node}; give a multiple as §gpus, or "
         f"§gpus_per_node {used}"
     )
+
+
+def _gpus_per_node(given: LayoutArguments) -> int | None:
+    """Return the devices of a node that the arguments say; None: those of the device.
+
+    Raises:
+        SynthError: nodes cannot have equally many devices, or not as many as are given.
+    """
+    gpus, nodes, node = given.gpus, given.nodes, given.gpus_per_node
+    if nodes is None:
+        return node
+    if gpus % nodes:
+        near = max(size for size in range(1, nodes) if gpus % size == 0)
+        raise SynthError(
+            f"{nodes} nodes cannot share {gpus} devices equally; give §nodes {near}, or a multiple "
+            f"of {nodes} as §gpus"
+        )
+    if node not in (None, gpus // nodes):
+        raise SynthError(
+            f"§nodes {nodes} have {gpus // nodes} each of {gpus} devices, and §gpus_per_node is "
+            f"{node}; leave one of them out"
+        )
+    return gpus // nodes
 
 
 def _limit(given: LayoutArguments, question: LayoutQuestion) -> MemoryLimit:

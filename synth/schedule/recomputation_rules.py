@@ -9,13 +9,15 @@ from enum import Enum
 from itertools import accumulate
 from typing import NamedTuple
 
+from synth.costs.recomputation import FULL
 from synth.profile.model_parts import ModelPart
 from synth.schedule.model import Placement
 
 # The parts of a model by its layers; None where a layer is no known part.
 Parts = Sequence[ModelPart | None]
 
-_ENDS = frozenset((ModelPart.EMBEDDING, ModelPart.HEAD))
+# Those that no framework recomputes.
+ENDS = frozenset((ModelPart.EMBEDDING, ModelPart.HEAD))
 
 
 class RecomputationKind(Enum):
@@ -36,12 +38,14 @@ class RecomputationRule(NamedTuple):
       `selective_ac_option` does
     - `OF_STAGE`: the first n layers of each stage, Megatron-LM's `--recompute-method block`
 
-    Layers of the parts in `skips` are neither recomputed nor counted.
+    Layers of the parts in `skips` are neither recomputed nor counted. `policy` is what B computes
+    again of each.
     """
 
     kind: RecomputationKind
     number: int = 1
     skips: frozenset[ModelPart] = frozenset()
+    policy: str = FULL
 
     @property
     def words(self) -> str:
@@ -49,7 +53,7 @@ class RecomputationRule(NamedTuple):
         n = self.number
         first = f"{n} layers" if n > 1 else "layer"
         return {
-            RecomputationKind.ALL: "all layers",
+            RecomputationKind.ALL: "all layers" if self.policy == FULL else f"all {self.policy}",
             RecomputationKind.OF_MODEL: f"one layer of {n}",
             RecomputationKind.OF_RANK: f"every {_ordinal(n)} layer of a rank",
             RecomputationKind.OF_STAGE: f"the first {first} of each stage",
@@ -99,6 +103,9 @@ class RecomputationMenu(NamedTuple):
             first = 1 if kind in (RecomputationKind.ALL, RecomputationKind.OF_STAGE) else 2
             for number in range(first, most[kind] + 1):
                 yield RecomputationRule(kind, number, skips)
+        kind, skips = self.kinds[0]
+        for policy in self.policies:
+            yield RecomputationRule(kind, skips=skips, policy=policy)
 
     def every_layer(self, sizes: Sequence[int], where: Placement, parts: Parts) -> tuple[int, ...]:
         """Return the layers that the framework recomputes if it recomputes all that it can."""
@@ -108,17 +115,18 @@ class RecomputationMenu(NamedTuple):
     def choices(
         self, sizes: Sequence[int], where: Placement, parts: Parts
     ) -> dict[tuple[int, ...], RecomputationRule | None]:
-        """Return the first rule for each choice of layers, and None for that of no layers."""
+        """Return the first rule for each choice of whole layers, and None for that of none."""
         found: dict[tuple[int, ...], RecomputationRule | None] = {(): None}
         for rule in self.rules(sizes, where):
-            found.setdefault(rule.layers(sizes, where, parts), rule)
+            if rule.policy == FULL:
+                found.setdefault(rule.layers(sizes, where, parts), rule)
         return found
 
 
 # `activation_checkpoint.mode = "full"`, or "selective" with a number or "op" as
 # `selective_ac_option`.
 TORCHTITAN = RecomputationMenu(
-    ((RecomputationKind.ALL, _ENDS), (RecomputationKind.OF_RANK, _ENDS)),
+    ((RecomputationKind.ALL, ENDS), (RecomputationKind.OF_RANK, ENDS)),
     policies=("ops",),
 )
 
@@ -128,8 +136,8 @@ TORCHTITAN = RecomputationMenu(
 # with the module core_attn recomputes the attention core of all layers.
 MEGATRON = RecomputationMenu(
     (
-        (RecomputationKind.ALL, _ENDS),
-        (RecomputationKind.OF_STAGE, _ENDS | {ModelPart.MTP}),
+        (RecomputationKind.ALL, ENDS),
+        (RecomputationKind.OF_STAGE, ENDS | {ModelPart.MTP}),
     ),
     policies=("selective",),
 )

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from synth.costs.recomputation import NOT_RECOMPUTED, Recomputation
 from synth.errors import SynthError
 from synth.schedule.model import Schedule
 from synth.search.clock import Clock
@@ -69,6 +70,7 @@ class SolveOptions:
         deterministic: the same input gives the same output; the limit then counts effort.
         hint: a schedule to begin from.
         hint_found_by: the name under which the hint is reported.
+        hint_layers: the layers that B recomputes in the hint, if recomputation is to be chosen.
         verbose: called with each line of CP-SAT's log.
         on_part: called with each part that takes a step, each time, from any thread.
         tries_less_memory: a race also runs under a lower memory limit for a part of the time.
@@ -82,6 +84,7 @@ class SolveOptions:
     deterministic: bool = False
     hint: Schedule | None = None
     hint_found_by: str = "hint"
+    hint_layers: Recomputation = NOT_RECOMPUTED
     solver: SolverName = SolverName.CPSAT
     verbose: Callable[[str], None] | None = None
     on_part: Callable[[Part], None] | None = None
@@ -122,4 +125,5 @@ class SolveOptions:
         if found.schedule is None:
             return self
         by = found.found_by or self.hint_found_by
-        return replace(self, hint=found.schedule, hint_found_by=by)
+        layers = found.problem.recomputed_layers
+        return replace(self, hint=found.schedule, hint_found_by=by, hint_layers=layers)

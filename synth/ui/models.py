@@ -245,7 +245,7 @@ def _estimated(
     given = {"model": name, "device": setting.device, "tp": setting.tp}
     arguments = from_values(EstimateArguments, given)
     shape = _shape(config, name, limits)
-    return estimator_of(arguments, shape).profile()
+    return estimator_of(arguments, shape).profile(variants=True)
 
 
 def _kind_of(text: str, called: str) -> tuple[str, dict[str, Any]]:

@@ -20,6 +20,15 @@ def test_an_estimated_choice_has_its_draws(synth: Synth) -> None:
     assert found["placements"][0] == json.loads(ended.stdout)["candidates"][0]["name"]
 
 
+def test_a_choice_with_a_part_of_layers_recomputed_has_its_draws(synth: Synth) -> None:
+    words = ("--recompute", "selective:1-4", "--format", "json")
+    ended = synth("solve", "llama3-8b-h100-tp8", *SIZES, *words)
+    assert ended.code == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    assert found["recompute_policies"] == {"selective": [1, 2, 3, 4]}
+    assert found["stability"]["draws"] == 32
+
+
 def test_a_measured_profile_has_none(synth: Synth) -> None:
     ended = synth("solve", "gpt-bytes-cpu", *SIZES)
     assert "draws of the estimate" not in ended.stdout

@@ -13,6 +13,7 @@ from synth.layouts.judge import LayoutJudge
 from synth.layouts.named_layout import read_layout
 from synth.options.arguments.plan import LayoutArguments
 from synth.options.layout_task import read_layout_task
+from synth.profile import Profile
 from synth.schedule.files.plan_file import Plan
 from tests.cli.conftest import Synth
 
@@ -86,6 +87,34 @@ def commands_of(
             ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",),
             (),
         ),
+        (
+            DENSE,
+            "tp=2",
+            {},
+            ("--tp-comm-overlap", "--attention-dropout 0", "--overlap-param-gather"),
+            ("--grad-reduce-in-bf16", "moe", "--attention-backend", "--no-overlap-p2p"),
+        ),
+        (DENSE, "pp=2", {"optimizer": "adamw+master"}, ("--grad-reduce-in-bf16",), ("tp-comm",)),
+        (
+            DENSE,
+            "pp=2,vp=2",
+            {"software": "megatron-2021", "optimizer": "sgd:0.9+master+float32-gradients"},
+            (
+                "--optimizer sgd --sgd-momentum 0.9",
+                "--attention-backend unfused",
+                "--no-overlap-p2p-communication",
+            ),
+            ("--overlap-grad-reduce", "--overlap-param-gather"),
+        ),
+        (DENSE, "pp=2", {"optimizer": "adamw"}, ("none: Megatron-LM has float32 copies",), ()),
+        (
+            EXPERTS,
+            "ep=2",
+            {"software": "megatron-graphs"},
+            ("--moe-flex-dispatcher-backend deepep", "--cuda-graph-impl"),
+            ("alltoall",),
+        ),
+        (EXPERTS, "ep=2", {"software": "megatron-plain"}, ("alltoall",), ("deepep", "overlap")),
         (EXPERTS, "tp=2", {}, ("--expert-tensor-parallel-size 1",), ("--expert-model",)),
         (EXPERTS, "ep=2", {}, ("--expert-model-parallel-size 2",), ("--expert-tensor",)),
     ],
@@ -103,6 +132,29 @@ def test_megatron_gets_what_was_judged(
     assert not any(each in found for each in absent), found
 
 
+@pytest.mark.parametrize("runtime", ["megatron", "torchtitan"])
+def test_programs_are_launched_on_the_nodes_of_the_question(tmp_path: Path, runtime: str) -> None:
+    asked = {"runtime": runtime, "gpus": 8}
+    found = commands_of(tmp_path, DENSE, "tp=2,pp=2", {**asked, "nodes": 4})
+    assert found["launch"] == "torchrun --nnodes 4 --nproc-per-node 2"
+    assert "--gpus-per-node 2" in found["estimate"]
+    usual = commands_of(tmp_path, DENSE, "tp=2,pp=2", asked)
+    assert usual["launch"] == "torchrun --nnodes 1 --nproc-per-node 8"
+    assert "per-node" not in usual["estimate"]
+
+
+def test_the_estimate_of_the_commands_has_the_nodes_that_were_judged(
+    synth: Synth, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = commands_of(tmp_path, DENSE, "pp=8", {"nodes": 4})
+    _, *words = shlex.split(found["estimate"])
+    assert synth(*words).code == 0
+    links = Profile.load("layout.json").links
+    assert links.nodes is not None
+    assert [node.ranks_per_node for node in links.nodes] == [2]
+
+
 def test_torchtitan_has_no_pipeline_with_one_rank(tmp_path: Path) -> None:
     found = commands_of(tmp_path, DENSE, "tp=2,sharding=none", {"runtime": "torchtitan"})
     data = tomllib.loads(found["torchtitan"])
@@ -110,7 +162,11 @@ def test_torchtitan_has_no_pipeline_with_one_rank(tmp_path: Path) -> None:
         "local_batch_size": 1,
         "global_batch_size": 24,
         "seq_len": 1024,
+        "mixed_precision_param": "bfloat16",
+        "mixed_precision_reduce": "float32",
     }
+    assert data["compile"] == {"enable": True, "components": ["model", "loss"]}
+    assert "model" not in data
     degrees = data["parallelism"]
     assert not [name for name in degrees if "pipeline" in name or "module" in name]
     assert degrees["data_parallel_replicate_degree"] == 4
@@ -130,6 +186,19 @@ def test_torchtitan_has_the_whole_batch_with_a_pipeline(tmp_path: Path) -> None:
     assert data["activation_checkpoint"] == {"mode": "selective", "selective_ac_option": "op"}
     assert found["export"] == f"synth export {output} -o {tmp_path / 'chosen.csv'}"
     assert f"--hint {output}" in found["search longer"] and "solve" not in found
+
+
+def test_torchtitan_has_the_dtypes_that_were_judged(tmp_path: Path) -> None:
+    options = {"runtime": "torchtitan", "dtype": "fp8", "optimizer": "adamw+master"}
+    found = commands_of(tmp_path, DENSE, "tp=2", options)
+    data = tomllib.loads(found["torchtitan"])
+    assert data["training"]["mixed_precision_reduce"] == "bfloat16"
+    assert data["model"]["converters"] == ["quantize.linear.float8"]
+    assert data["quantize"]["linear"]["float8"]["filter_fqns"] == ["output"]
+    sgd = {"runtime": "torchtitan", "optimizer": "sgd:0.9"}
+    assert commands_of(tmp_path, DENSE, "tp=2", sgd)["torchtitan"].startswith(
+        "none: torchtitan has"
+    )
 
 
 @pytest.mark.slow

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from synth.cli.read.own_model import read_model
+from synth.errors import SynthError
 from synth.profile.workload import Workload
 from synth.schedule.files.plan_file import Plan
 from tests.cli.conftest import Synth, make_run_plan
@@ -137,6 +139,15 @@ def test_a_model_on_the_command_line_replaces_the_one_that_the_plan_names(
     ended = synth_on_pool("run", folder / "plan.json", "--data", text, *options)
     assert ended.code == 0, ended.stderr
     assert not canary.exists()
+
+
+def test_with_a_model_trust_is_for_the_other_code_that_a_plan_names() -> None:
+    mine, policy = "mine.py:layers", "policies.py:products"
+    workload = Workload(model="theirs.py:layers", micro_batch_size=2, sequence_length=16)
+    assert read_model(workload, mine, True, [policy]) == mine
+    assert read_model(workload.replace(inputs="batches.py:make"), mine, True) == mine
+    with pytest.raises(SynthError, match="give one of them"):
+        read_model(workload, mine, True, ["ops"])
 
 
 def test_a_model_and_trust_together_are_refused(synth: Synth, folder: Path, text: Path) -> None:

@@ -5,15 +5,18 @@ import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from synth.cli.answer.priced_options import priced_in_megatron, priced_in_torchtitan
 from synth.errors import SynthError
 from synth.estimates.device import device_of
 from synth.estimates.layout import Precision, Recompute, Sharding
+from synth.interop.group_options import megatron_group, torchtitan_group
 from synth.interop.megatron import megatron_parts, to_megatron
 from synth.interop.recomputation import megatron_recomputation, torchtitan_checkpointing
 from synth.interop.torchtitan import to_torchtitan, torchtitan_parts
 from synth.layouts.judged import SOLVED, JudgedLayout
 from synth.options.layout_task import LayoutTask
 from synth.plan.runtimes import Runtime
+from synth.profile.mesh import DeviceGroup
 
 _PROFILE, _PLAN = "layout.json", Path("plan.json")
 
@@ -36,11 +39,12 @@ def commands(task: LayoutTask, judged: JudgedLayout, output: Path | None) -> Map
     found = {"estimate": _estimate(task, judged)}
     if judged.layout.ranks > 1:
         found["solve" if output is None else "search longer"] = _solve(task, judged, output)
-    runtime, nodes = task.question.allowed.runtime, task.question.device.ranks_per_node
+    runtime = task.question.allowed.runtime
     if output is not None and judged.layout.ranks > 1 and runtime != Runtime.SYNTH:
         found["export"] = _export(runtime, output)
-    if nodes != device_of(task.given.device).ranks_per_node:
-        found["note"] = f"give as --device a JSON file of the device with ranks_per_node {nodes}"
+    if runtime != Runtime.SYNTH and task.nodes is not None:
+        nodes, gpus = task.nodes
+        found["launch"] = f"torchrun --nnodes {nodes} --nproc-per-node {gpus}"
     try:
         if runtime == Runtime.MEGATRON:
             found["megatron"] = " ".join(_megatron(task, judged))
@@ -53,8 +57,11 @@ def commands(task: LayoutTask, judged: JudgedLayout, output: Path | None) -> Map
 
 def _estimate(task: LayoutTask, judged: JudgedLayout) -> str:
     given, groups = task.given, judged.layout.groups
-    values: dict[str, object] = {
-        "device": given.device,
+    values: dict[str, object] = {"device": given.device}
+    node = task.question.device.ranks_per_node
+    if node != device_of(given.device).ranks_per_node:
+        values["gpus-per-node"] = node
+    values |= {
         "tp": groups.tensor,
         "cp": groups.context,
         "ep": groups.expert,
@@ -114,15 +121,8 @@ def _solve(task: LayoutTask, judged: JudgedLayout, output: Path | None) -> str:
 
 def _megatron(task: LayoutTask, judged: JudgedLayout) -> Iterator[str]:
     layout, groups, plan = judged.layout, judged.layout.groups, judged.plan
-    yield f"--tensor-model-parallel-size {groups.tensor}"
-    if groups.tensor > 1 and groups.sequence:
-        yield "--sequence-parallel"
-    if groups.context > 1:
-        yield f"--context-parallel-size {groups.context}"
-    if groups.expert > 1:
-        yield f"--expert-model-parallel-size {groups.expert}"
-    if task.question.shape.experts is not None and groups.tensor > 1:
-        yield "--expert-tensor-parallel-size 1"
+    group = plan.workload.group or DeviceGroup()
+    yield from megatron_group(group, has_experts=task.question.shape.experts is not None)
     if layout.ranks > 1:
         yield f"--pipeline-model-parallel-size {layout.ranks}"
         yield f"--pipeline-model-parallel-layout {shlex.quote(to_megatron(plan))}"
@@ -130,7 +130,7 @@ def _megatron(task: LayoutTask, judged: JudgedLayout) -> Iterator[str]:
     yield f"--micro-batch-size {groups.micro_batch_size}"
     yield f"--global-batch-size {task.question.global_batch} --seq-length {groups.seq_len}"
     yield _MEGATRON_PRECISION[groups.precision]
-    yield from _megatron_sharding(task, judged)
+    yield from priced_in_megatron(task.question, layout)
     yield from _megatron_recomputation(judged)
 
 
@@ -142,19 +142,6 @@ def _megatron_group(task: LayoutTask, judged: JudgedLayout) -> Iterator[str]:
         name = task.question.allowed.order_on(placement, count) or name
     if found := _GROUP.search(name):
         yield f"--microbatch-group-size-per-virtual-pipeline-stage {found[1]}"
-
-
-def _megatron_sharding(task: LayoutTask, judged: JudgedLayout) -> Iterator[str]:
-    groups = judged.layout.groups
-    if groups.sharding is Sharding.ZERO1:
-        yield "--use-distributed-optimizer"
-    if groups.sharding is Sharding.FSDP:
-        yield "--use-torch-fsdp2 --no-gradient-accumulation-fusion --ckpt-format torch_dist"
-        yield "--untie-embeddings-and-output-weights"
-    if task.question.software.overlaps_gradients and groups.data > 1:
-        yield "--overlap-grad-reduce"
-        if groups.sharding is Sharding.ZERO1:
-            yield "--overlap-param-gather"
 
 
 def _megatron_recomputation(judged: JudgedLayout) -> Iterator[str]:
@@ -184,23 +171,23 @@ def _torchtitan(task: LayoutTask, judged: JudgedLayout, output: Path | None) -> 
     as many as the whole batch takes.
     """
     layout, groups, plan = judged.layout, judged.layout.groups, judged.plan
+    degrees = [*torchtitan_group(plan.workload.group or DeviceGroup())]
     rest: list[str] = []
     local = f"local_batch_size = {groups.micro_batch_size}"
     training = ["[training]", local, f"seq_len = {groups.seq_len}"]
     if layout.ranks > 1:
         parallel, of_training, *_ = to_torchtitan(plan, str(_csv(output))).split("\n\n")
-        rest, training = parallel.splitlines()[1:], of_training.splitlines()
-    training.append(f"global_batch_size = {task.question.global_batch}")
-    sections = [["[parallelism]", *_degrees(judged), *rest], training]
-    sections.append(_torchtitan_recomputation(judged))
+        rest = [line for line in parallel.splitlines()[1:] if line not in degrees]
+        training = of_training.splitlines()
+    priced, *further = priced_in_torchtitan(task.question, layout)
+    training += [f"global_batch_size = {task.question.global_batch}", *priced]
+    sections = [["[parallelism]", *degrees, *_data_degrees(judged), *rest], training]
+    sections += [_torchtitan_recomputation(judged), *further]
     return "\n\n".join("\n".join(lines) for lines in sections)
 
 
-def _degrees(judged: JudgedLayout) -> Iterator[str]:
+def _data_degrees(judged: JudgedLayout) -> Iterator[str]:
     groups = judged.layout.groups
-    yield f"tensor_parallel_degree = {groups.tensor}"
-    yield f"context_parallel_degree = {groups.context}"
-    yield f"expert_parallel_degree = {groups.expert}"
     shards = 1 if groups.sharding is Sharding.NONE else groups.data
     yield f"data_parallel_replicate_degree = {groups.data // shards}"
     yield f"data_parallel_shard_degree = {shards}"

@@ -145,6 +145,7 @@ def layout_json(found: LayoutAnswer, commands: Mapping[str, str]) -> dict[str, A
         "model": asked.shape.name,
         "device": asked.device.name,
         "gpus": asked.gpus,
+        "gpus_per_node": asked.device.ranks_per_node,
         "global_batch": asked.global_batch,
         "seq_len": asked.seq_len,
         "mem_limit_bytes": asked.cap_bytes,

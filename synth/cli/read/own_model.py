@@ -12,8 +12,8 @@ from synth.run_options.train_options import TrainOptions
 TrustOption = Annotated[
     bool,
     CommandOption(
-        "Import the model and the inputs that PLAN names, which runs their code; not needed "
-        "for built-in models and --data.",
+        "Import the model, the inputs and the recomputation policies that PLAN names, which runs "
+        "their code; not needed for built-in models and --data. With --model all but the model.",
     ),
 ]
 
@@ -27,23 +27,33 @@ def file_of(address: str | None) -> str | None:
     return address.rpartition(":")[0] or None
 
 
-def read_model(workload: Workload, model: str | None, trust: bool) -> str | None:
+def read_model(
+    workload: Workload, model: str | None, trust: bool, policies: Collection[str] = ()
+) -> str | None:
     """Return the address that the user lets be imported; None: built-in models only.
 
     The code that `--trust` allows is named before it runs.
 
+    Args:
+        workload: the plan's.
+        model: the address on the command line, which replaces that of the plan; None: none.
+        trust: True if the user lets the plan's code be imported.
+        policies: the plan's policies of recomputation.
+
     Raises:
-        SynthError: both options are given, or none and the plan names a model of a user.
+        SynthError: both options are given and the plan names no code but the model; or none is, and
+            the plan names a model of a user.
     """
     from synth.runtime.models import is_built_in, trusted_address
 
-    if model is not None and trust:
+    names_more = workload.inputs is not None or any(":" in policy for policy in policies)
+    if model is not None and trust and not names_more:
         raise SynthError(
             f"--model {model} and --trust name different code to import; give one of them"
         )
     if model is not None and not model.strip():
         raise SynthError("--model is empty; give path/to/file.py:function, or leave it out")
-    if trust and not is_built_in(workload.model):
+    if trust and model is None and not is_built_in(workload.model):
         if is_first_process():
             given = "".join(f" {name}={value!r}" for name, value in workload.arguments.items())
             talk(f"importing {workload.model}{given}, as the plan names it")

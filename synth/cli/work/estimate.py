@@ -14,7 +14,7 @@ def work(request: EstimateRequest) -> None:
     request.check_files()
     estimator = estimator_of(request.arguments)
     command = shlex.join(("synth", *sys.argv[1:]))
-    profile = estimator.profile(name=request.name, command=command)
+    profile = estimator.profile(name=request.name, command=command, variants=True)
     if request.output is not None:
         profile.save(request.output)
     if request.format == Format.JSON:

@@ -23,11 +23,12 @@ def work(plan: Path, request: RehearseRequest) -> None:
     check_replaceable(request.output, RUN, "-o", request.force)
     checked, lowered, _ = load_checked(plan)
     check_runnable(checked)
-    check_policies(checked.recompute_policies or (), request.trust)
+    policies = checked.recompute_policies or ()
+    check_policies(policies, request.trust)
     options = request.rehearsal.of_training()
     options = options.replace(
         inputs=read_inputs(checked.workload, options, request.trust),
-        model=read_model(checked.workload, options.model, request.trust),
+        model=read_model(checked.workload, options.model, request.trust, policies),
     )
     device = pick_device(options.device)
     current_line().stop()  # a line for each rank follows

@@ -32,10 +32,11 @@ def work(plan: Path, request: RunRequest) -> None:
 def _with_trusted_code(plan: Plan, request: RunRequest) -> TrainOptions:
     """Return the options with the addresses of all code that the user lets be imported."""
     training = request.training
-    check_policies(plan.recompute_policies or (), request.trust)
+    policies = plan.recompute_policies or ()
+    check_policies(policies, request.trust)
     resolved = training.replace(
         inputs=read_inputs(plan.workload, training, request.trust),
-        model=read_model(plan.workload, training.model, request.trust),
+        model=read_model(plan.workload, training.model, request.trust, policies),
     )
     resolved.check_source()
     return resolved

@@ -2,9 +2,10 @@
 
 from typing import Annotated
 
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 
 from synth.estimates.layout import Precision, Recompute, Sharding
+from synth.options.values import Count
 from synth.records.command_option import CommandArgument, CommandOption
 from synth.records.record import Record
 
@@ -36,12 +37,20 @@ CalibrationOption = Annotated[
     ),
 ]
 
+# Devices of a run, at most.
+MOST_GPUS = 1 << 16
+GpusPerNodeOption = Annotated[
+    Annotated[Count, Field(ge=1, le=MOST_GPUS)] | None,
+    CommandOption("Devices that fast links connect.", default="of the device"),
+]
+
 
 class EstimateArguments(Record):
     """The model, device and layout of an estimate."""
 
     model: ModelArgument
     device: DeviceOption
+    gpus_per_node: GpusPerNodeOption = None
     seq_len: Annotated[PositiveInt, CommandOption("Tokens per sequence.")] = 4096
     micro_batch_size: Annotated[PositiveInt, CommandOption("Sequences per micro-batch.")] = 1
     tp: Annotated[PositiveInt, CommandOption("Ranks of tensor parallelism.")] = 1
@@ -70,7 +79,7 @@ class EstimateArguments(Record):
     recompute: Annotated[
         Recompute,
         CommandOption(
-            "What B computes again. none; selective: attention, unless its kernel does; ops: every "
+            "What B computes again. none; selective: what attention's kernels save; ops: every "
             "second matrix product; full: layers."
         ),
     ] = Recompute.NONE

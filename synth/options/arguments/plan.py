@@ -7,9 +7,11 @@ from pydantic import Field, PositiveInt
 from synth.estimates.layout import Precision
 from synth.options.arguments.estimate import (
     DEFAULT_OPTIMIZER,
+    MOST_GPUS,
     CalibrationOption,
     DeviceOption,
     DtypeOption,
+    GpusPerNodeOption,
     ModelArgument,
     OptimizerOption,
 )
@@ -23,8 +25,8 @@ from synth.plan.runtimes import Allowed, Runtime
 from synth.records.command_option import CommandOption
 from synth.records.record import Record
 
-# Devices of a run, and sequences of a step, at most.
-MOST_GPUS, _MOST_BATCH = 1 << 16, 1 << 24
+# Sequences of a step, at most.
+_MOST_BATCH = 1 << 24
 
 
 class LayoutArguments(Record):
@@ -39,10 +41,14 @@ class LayoutArguments(Record):
         Count, Field(ge=1, le=_MOST_BATCH), CommandOption("Sequences of a step.")
     ]
     seq_len: Annotated[PositiveInt, CommandOption("Tokens per sequence.")] = 4096
-    gpus_per_node: Annotated[
+    nodes: Annotated[
         Annotated[Count, Field(ge=1, le=MOST_GPUS)] | None,
-        CommandOption("Devices that fast links connect.", default="of the device"),
+        CommandOption(
+            "Number of nodes, among which --gpus are shared equally.",
+            default="--gpus over --gpus-per-node",
+        ),
     ] = None
+    gpus_per_node: GpusPerNodeOption = None
     runtime: Annotated[
         Literal["synth", "torch", "torchtitan", "megatron"],
         CommandOption(

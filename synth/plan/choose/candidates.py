@@ -1,11 +1,12 @@
 """Candidates (a placement and a partition) and their trials."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
 from synth.families import placements_for
+from synth.plan.recompute.attempts import ChoiceAttempts
 from synth.plan.recompute.choice import Choice
 from synth.schedule.files.certificate import Certificate
 from synth.schedule.model import Placement
@@ -75,6 +76,7 @@ class Trial:
     published schedules judged before (all of them with `is_judged`), and `moved` is the best one
     that offloads activations. With `is_fixed`, `found` is such a schedule, from which no search can
     start. `least_bytes` is a memory limit below which nothing fits; None: that of the problem.
+    `attempts` are those of its searches for recomputation.
     """
 
     candidate: Candidate
@@ -89,6 +91,7 @@ class Trial:
     is_fixed: bool = False
     certificate: Certificate | None = None
     least_bytes: int | None = None
+    attempts: ChoiceAttempts = field(default_factory=ChoiceAttempts)
 
     @property
     def name(self) -> str:

@@ -12,9 +12,9 @@ from dataclasses import replace
 from synth.plan.choose.candidates import Trial
 from synth.plan.choose.published import JudgedSchedules, Pass
 from synth.plan.recompute.choice import bound_us, why_infeasible
-from synth.plan.recompute.choice_search import counts_tried
 from synth.plan.recompute.repartition import repartitioned
 from synth.plan.recompute.stages import recomputed
+from synth.plan.recompute.trial_choices import counts_tried
 from synth.plan.tuning import JUDGING
 from synth.profile import Profile
 from synth.search.outcome import StoppedBy

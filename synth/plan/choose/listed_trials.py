@@ -5,21 +5,30 @@ tight, none of them shows what a placement can do, and a race that goes by them 
 wrong one.
 """
 
-from collections.abc import Callable, Iterator
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from synth.costs.partition_costs import partition_costs
 from synth.plan.choose.candidates import Candidate, Trial
 from synth.plan.choose.cut_trials import CutsOf
 from synth.plan.choose.judging import judged_result
 from synth.plan.choose.standings import Standings
+from synth.plan.partition.boundary_moves import BoundaryMoves
+from synth.plan.partition.path_dp import Sizes
 from synth.plan.tuning import LISTED_TRIALS
 from synth.profile import Profile
 from synth.schedule.model import SMALLEST_BUFFERING
-from synth.solver.evaluate.evaluate import evaluate_order
+from synth.solver.evaluate.evaluate import BUFFERINGS, evaluate_order
 from synth.solver.improve import list_scheduling
+from synth.solver.improve.priority_rules import variants
 from synth.solver.infeasibility import may_fit
+from synth.solver.instance.instance import Instance
 from synth.solver.instance.memory_models import safe_memory
+from synth.solver.instance.timing import ScoredOrders
 
 
 class ListedTrials:
@@ -59,17 +68,69 @@ class ListedTrials:
             if best is not None:
                 yield best
 
-    def _least(self, candidate: Candidate) -> list[Trial]:
+    def of_one(
+        self,
+        candidate: Candidate,
+        ends_descent: Callable[[], bool],
+        should_stop: Callable[[], bool],
+        charge: Callable[[int], None],
+    ) -> Iterator[Trial]:
+        """Yield trials on many cuts of one placement: those given, and the one of the least bound.
+
+        Args:
+            candidate: the placement.
+            ends_descent: ends the moves of layers that lower the bound.
+            should_stop: ends the search.
+            charge: told of the ops that were placed.
+        """
+        trials = self._least(candidate, LISTED_TRIALS.cuts_of_one)
+        if trials:
+            trials.insert(0, self._descended(trials[0], ends_descent, charge))
+        for trial in trials:
+            if should_stop():
+                return
+            self._list_of_several(trial, should_stop)
+            charge(len(LISTED_TRIALS.rules_of_several) * trial.problem.num_ops)
+            if trial.value_us is not None:
+                self.race.tighten(trial)
+                yield trial
+
+    def _least(self, candidate: Candidate, most: int = LISTED_TRIALS.cuts) -> list[Trial]:
         """Return trials on the cuts of the least bounds that may win, the least one first."""
-        problem = candidate.problem
-        trials = []
-        for sizes in self.cuts(problem.placement):
-            costs = partition_costs(self.profile, sizes)
-            moved = replace(problem, costs=costs, partition=sizes, partition_is_best=False)
-            if may_fit(moved):
-                trials.append(self.race.new(candidate.on(moved), is_quick=True))
-        able = filter(self.race.can_win, trials)
-        return sorted(able, key=lambda trial: trial.lower_bound_us)[: LISTED_TRIALS.cuts]
+        cuts = self.cuts(candidate.problem.placement)
+        trials = (self._on(candidate, sizes) for sizes in cuts)
+        able = (trial for trial in trials if trial is not None and self.race.can_win(trial))
+        return sorted(able, key=lambda trial: trial.lower_bound_us)[:most]
+
+    def _on(self, candidate: Candidate, sizes: Sizes) -> Trial | None:
+        """Return a trial on a cut; None if nothing fits there."""
+        costs = partition_costs(self.profile, sizes)
+        moved = replace(candidate.problem, costs=costs, partition=sizes, partition_is_best=False)
+        return self.race.new(candidate.on(moved), is_quick=True) if may_fit(moved) else None
+
+    def _descended(
+        self, trial: Trial, should_stop: Callable[[], bool], charge: Callable[[int], None]
+    ) -> Trial:
+        """Return a trial on the cut that moves of layers reach as long as they lower the bound."""
+        moves = BoundaryMoves(trial.problem.costs.num_stages)
+        best, rng, seen = trial, random.Random(0), {trial.problem.partition}
+        while True:
+            edges = np.cumsum((0, *(best.problem.partition or ())))
+            possible = moves.possible(edges).tolist()
+            for move in rng.sample(possible, len(possible)):
+                sizes = tuple(np.diff(moves.moved(edges, move)).tolist())
+                if should_stop():
+                    return best
+                if sizes in seen:
+                    continue
+                seen.add(sizes)
+                charge(trial.problem.num_ops)
+                other = self._on(trial.candidate, sizes)
+                if other is not None and other.lower_bound_us < best.lower_bound_us:
+                    best = other
+                    break
+            else:
+                return best
 
     def _list(self, trial: Trial, should_stop: Callable[[], bool]) -> None:
         """Set the best list schedule of a few rules as the result of a trial."""
@@ -77,11 +138,37 @@ class ListedTrials:
         instance = safe_memory(problem, SMALLEST_BUFFERING)
         effort = LISTED_TRIALS.rules * instance.num_ops
         found = list_scheduling.search(instance, problem.objective, effort, 0, should_stop)
-        if not found:
-            return
-        best, _ = found[0]
-        schedule = evaluate_order(
-            problem, best.programs(instance), "list scheduling", best.value_us, should_stop
-        )
-        if schedule is not None:
-            trial.found = judged_result(problem, schedule, trial.lower_bound_us)
+        self._take(trial, instance, [orders for orders, _ in found[:1]], should_stop)
+
+    def _list_of_several(self, trial: Trial, should_stop: Callable[[], bool]) -> None:
+        """Do the same where ranks hold several stages, by the rules that are best there.
+
+        There orders made for the fewest buffers deadlock with those, and need more memory with
+        others.
+        """
+        problem = trial.problem
+        instance = safe_memory(problem, BUFFERINGS[0])
+        builder = list_scheduling.Builder(instance, problem.objective, should_stop)
+        rules = list(variants(instance))
+        built = (builder.build(rules[number]) for number in LISTED_TRIALS.rules_of_several)
+        far_us = LISTED_TRIALS.far_factor * (self.race.best_us or math.inf)
+        near = (one for one in built if one is not None and one.value_us < far_us)
+        found = sorted(near, key=lambda one: one.value_us)
+        self._take(trial, instance, found[: LISTED_TRIALS.evaluated], should_stop)
+
+    def _take(
+        self,
+        trial: Trial,
+        instance: Instance,
+        found: Sequence[ScoredOrders],
+        should_stop: Callable[[], bool],
+    ) -> None:
+        """Set the first of some orders that fits as the result of a trial."""
+        for orders in found:
+            programs, least_us = orders.programs(instance), orders.value_us
+            schedule = evaluate_order(
+                trial.problem, programs, "list scheduling", least_us, should_stop
+            )
+            if schedule is not None:
+                trial.found = judged_result(trial.problem, schedule, trial.lower_bound_us)
+                return

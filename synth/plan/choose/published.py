@@ -23,10 +23,10 @@ from synth.costs.costs import Costs
 from synth.costs.merged_recomputation import merged
 from synth.families import generate_for
 from synth.plan.recompute.choice import Choice, why_infeasible
-from synth.plan.recompute.choice_search import counts_tried
 from synth.plan.recompute.layer_choice import applies
 from synth.plan.recompute.menu_search import layer_search
 from synth.plan.recompute.stages import bounds, without_recompute, written_out
+from synth.plan.recompute.trial_choices import counts_tried
 from synth.plan.tuning import JUDGED_SCHEDULES, LIST_JUDGING
 from synth.schedule.model import SMALLEST_BUFFERING, Schedule
 from synth.schedule.rank_memory import exceeds_caps

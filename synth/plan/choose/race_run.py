@@ -15,9 +15,8 @@ That a proof ends a trial is the racing of Maron and Moore (NeurIPS 1993).
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from operator import itemgetter
 
 from synth.plan.choose.announcer import Announcer
 from synth.plan.choose.candidates import (
@@ -28,6 +27,7 @@ from synth.plan.choose.candidates import (
     Trial,
     decided,
 )
+from synth.plan.choose.cut_race import CutRace
 from synth.plan.choose.cut_trials import CutTrials
 from synth.plan.choose.given_orders import best_of_given_orders
 from synth.plan.choose.judging import (
@@ -44,9 +44,8 @@ from synth.plan.choose.partition_trials import PartitionTrials
 from synth.plan.choose.published import Pass
 from synth.plan.choose.published_cuts import PublishedCuts, PublishedTrials
 from synth.plan.choose.standings import Standings
-from synth.plan.partition import bounds
 from synth.plan.recompute.repartition import solve_repartitioning
-from synth.plan.tuning import CUT_MOVES, JUDGING, LISTED_TRIALS, RACE
+from synth.plan.tuning import CUT_MOVES, CUT_RACE, JUDGING, LISTED_TRIALS, RACE
 from synth.profile import Profile
 from synth.search.outcome import rank_key
 from synth.solver.evaluate.evaluate import evaluate
@@ -111,6 +110,7 @@ class _RaceRun:
         self.partitions = PartitionTrials(profile, options, self.race, self.clock, cuts)
         self.cuts = CutTrials(profile, self.race, cuts)
         self.listed = ListedTrials(profile, self.race, cuts)
+        self.cut_race = CutRace(self.race, options, self.clock)
         self.cuts_may_move = partitioning == Partitioning.SEARCHED
         self.late_ops = 0  # judged after the time for it was over
         self.is_over = False  # nothing is left to try
@@ -120,8 +120,9 @@ class _RaceRun:
         race = self.race
         race.trials = [race.new(candidate, is_quick=True) for candidate in race.candidates]
         self.on_standings(race.copies())
-        # Published schedules on their best partitions come next, these among them.
-        share = JUDGING.first_cut_share if self._has_many_cuts else 1
+        # Next come their best partitions, these among them, or else a search that needs the time.
+        is_on_one = len(race.candidates) == 1 and race.partitioning != Partitioning.SEARCHED
+        share = JUDGING.first_cut_share if race.has_many_cuts or is_on_one else 1
         until_s = self.clock.moment_s(share * JUDGING.with_r_share_of_left)
         plain_s = self.clock.moment_s(share * JUDGING.published_share_of_left)
         self._judge(race.trials, until_s, plain_s)
@@ -135,7 +136,7 @@ class _RaceRun:
         self._start_from_lower_limits(self.clock.moment_s(RACE.lower_limits_share_of_left))
         if race.partitioning != Partitioning.GIVEN:
             self._list_schedules()
-        if race.partitioning != Partitioning.SEARCHED:
+        if race.partitioning != Partitioning.SEARCHED or self.cut_race.applies:
             return
         self._move_cuts()
         until_s = self.clock.moment_s(RACE.partitions_share_of_left)
@@ -145,17 +146,26 @@ class _RaceRun:
 
     def _list_schedules(self) -> None:
         """Add the placements' best list schedules, on the cuts of the least bounds."""
-        until_s = self.clock.moment_s(LISTED_TRIALS.share_of_left)
+        tuning, is_one = LISTED_TRIALS, self.cut_race.applies
+        share = tuning.share_of_left_of_one if is_one else tuning.share_of_left
+        should_stop = self._stops_at(self.clock.moment_s(share))
 
         def charge(ops: int) -> None:
             self.clock.grant(ops / LISTED_TRIALS.ops_per_s if self.options.deterministic else 0.0)
 
-        def should_stop() -> bool:
-            return self.stop.is_set() or self.clock.left_s(until_s) <= 0
-
-        for trial in self.listed.all(should_stop, charge):
+        if is_one:
+            first, *_ = self.race.candidates
+            descends_s = self.clock.moment_s(tuning.least_bound_share * share)
+            found = self.listed.of_one(first, self._stops_at(descends_s), should_stop, charge)
+        else:
+            found = self.listed.all(should_stop, charge)
+        for trial in found:
             self.announcer.announce_judged(self.race.add(trial))
             self.on_standings(self.race.copies())
+
+    def _stops_at(self, until_s: float) -> Callable[[], bool]:
+        """Return a function that is true from a moment on, or once the search is stopped."""
+        return lambda: self.stop.is_set() or self.clock.left_s(until_s) <= 0
 
     def _judge(
         self, those: Sequence[Trial], until_s: float, until_plain_s: float | None = None
@@ -213,12 +223,17 @@ class _RaceRun:
         self.late_ops += ops if is_due else 0
         return is_due
 
-    @property
-    def _has_many_cuts(self) -> bool:
-        """True if one placement is searched for its partition without bounds over all of them."""
-        candidates, searched = self.race.candidates, Partitioning.SEARCHED
-        is_alone = len(candidates) == 1 and self.race.partitioning == searched
-        return is_alone and not bounds.applies(candidates[0].problem)
+    def _anneal_cuts(self) -> None:
+        """Anneal the cuts that look best, and leave only the best one in the race."""
+        race = self.race
+
+        def tell(trial: Trial) -> None:
+            self.announcer.announce_judged(trial)
+            self.on_standings(race.copies())
+
+        self.cut_race.run(self.clock.moment_s(CUT_RACE.share_of_left), tell, self._move_cuts)
+        if race.best is not None:
+            race.keep_only(race.best)
 
     def _start_from_published_cuts(self) -> None:
         """Add the best partitions of the published schedules, each with its best schedule."""
@@ -275,16 +290,13 @@ class _RaceRun:
         is_alone = len(self.race.candidates) == 1
         yield self.published.on_candidates, RACE.candidate_cuts_share_of_left if is_alone else share
         many = RACE.many_cuts_share_of_left
-        yield self.published.searched, many if self._has_many_cuts else share
+        yield self.published.searched, many if self.race.has_many_cuts else share
 
     def _repartition(self, until_s: float) -> None:
         """Add candidates partitioned for the stages that the best published schedules recompute."""
         race = self.race
 
-        def is_late() -> bool:
-            return self.stop.is_set() or self.clock.left_s(until_s) <= 0
-
-        for trial in list(repartitioned_trials(self.profile, race.trials, is_late)):
+        for trial in list(repartitioned_trials(self.profile, race.trials, self._stops_at(until_s))):
             self._judge([trial], until_s)
             if trial.found is not None and race.can_win(trial):
                 trial.candidate = trial.candidate._replace(choice=None)
@@ -297,13 +309,17 @@ class _RaceRun:
     def run(self) -> Ranking:
         self._begin()
         race, limit_s = self.race, self.options.time_limit_s
-        if len(race.trials) > 1:
-            self._round(self._worth_a_trial(), self.clock.moment_s(RACE.first_share_of_left))
+        if self.cut_race.applies:
+            self._anneal_cuts()
+        elif len(race.trials) > 1:
+            first_s = RACE.first_share_of_left * self.clock.left_s(limit_s)
+            self._round(race.first_round(first_s), self.clock.moment_s(RACE.first_share_of_left))
         if len(near := race.near()[: RACE.few]) > 1:
             self._round(near, self.clock.moment_s(RACE.second_share_of_left))
         if race.bounds_all_partitions:
             self._try_further()
-        self._try_less_memory()
+        if not self.cut_race.applies:
+            self._try_less_memory()
         while self.clock.has_time(limit_s):
             near, promising = race.near(), race.promising()
             if near and not race.is_of_others(near[0], promising):
@@ -311,6 +327,9 @@ class _RaceRun:
                 # The best one is searched again, for as long as one of those that wait.
                 num_searches = len(untried) + bool(near[0].num_searches) + race.others_can_win
                 part_s = self.clock.left_s(limit_s) / num_searches
+                if self.cut_race.applies:
+                    self._try((*untried, near[0])[0], part_s)
+                    continue
                 share = CUT_MOVES.search_share_of_left if self.cuts_may_move else 1
                 self._try((*untried, near[0])[0], share * part_s)
                 self._move_cuts()
@@ -322,27 +341,6 @@ class _RaceRun:
         return race.answer(
             self.clock.elapsed_s, is_interrupted=self.stop.is_set(), is_over=self.is_over
         )
-
-    def _worth_a_trial(self) -> Sequence[Trial]:
-        """Return the trials of the first round: as many as there is time for, best first.
-
-        Those without a schedule, on partitions that look good, take turns with the others. The
-        first partition of a single placement is among them however long its published schedules
-        are.
-        """
-        near = self.race.near(RACE.trial_factor, is_first_round=True)
-        first = self.race.trials[0]
-        if len(self.race.candidates) == 1 and first not in near and self.race.can_win(first):
-            near.append(first)
-        of_kinds: tuple[list[Trial], list[Trial]] = ([], [])
-        for trial in near:
-            if not trial.num_searches:
-                of_kinds[trial.found is None or trial is first].append(trial)
-        turns = (turn for kind in of_kinds for turn in enumerate(kind))
-        untried = [trial for _, trial in sorted(turns, key=itemgetter(0))]
-        limit_s = RACE.first_share_of_left * self.clock.left_s(self.options.time_limit_s)
-        most = limit_s / (RACE.trial_s_per_op * self.race.candidates[0].problem.num_ops)
-        return untried[: max(1, int(most))]
 
     def _move_cuts(self) -> None:
         """Add a trial of the best order on a better cut, if partitions are searched."""
@@ -361,8 +359,7 @@ class _RaceRun:
         found = self.cuts.next(should_stop)
         self.cuts_may_move = found is not None
         if found is not None:
-            self.race.trials.append(found)
-            self.announcer.announce_judged(found)
+            self.announcer.announce_judged(self.race.add(found))
             self.on_standings(self.race.copies())
 
     def _try_less_memory(self) -> None:
@@ -434,4 +431,5 @@ class _RaceRun:
             options,
             self.announcer.listener(trial),
             self.stop,
+            trial.attempts,
         )

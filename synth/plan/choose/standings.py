@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from operator import itemgetter
 
 from synth.objective import BoundScope
 from synth.plan.choose.candidates import Candidate, Partitioning, Ranking, Trial
+from synth.plan.partition import bounds
 from synth.plan.partition.path_dp import Sizes
 from synth.plan.partition.queue import PartitionQueue
 from synth.plan.recompute.choice import bound_us as closed_bound_us
@@ -35,6 +37,7 @@ class Standings:
         self.queues: dict[str, PartitionQueue] = {}
         self.trials: list[Trial] = []
         self.is_judged = False
+        self._are_left_out = False  # trials that were never searched
 
     def new(self, candidate: Candidate, *, is_quick: bool = False) -> Trial:
         """Make a trial of a candidate, with a closed-form bound or the one of its partition.
@@ -77,6 +80,13 @@ class Standings:
                 return old
         self.trials.append(new)
         return new
+
+    def keep_only(self, best: Trial) -> None:
+        """Leave all trials out that were never searched, except for a fixed one and the best."""
+        self.trials = [
+            one for one in self.trials if one is best or one.is_fixed or one.num_searches
+        ]
+        self._are_left_out = True
 
     # Results
 
@@ -157,6 +167,32 @@ class Standings:
             if (with_unknown if one.value_us is None else one.value_us <= most_us)
         ]
 
+    def first_round(self, limit_s: float) -> Sequence[Trial]:
+        """Return the trials of the first round: as many as there is time for, best first.
+
+        Those without a schedule, on partitions that look good, take turns with the others. The
+        first partition of a single placement is among them however long its published schedules
+        are.
+        """
+        near = self.near(RACE.trial_factor, is_first_round=True)
+        first = self.trials[0]
+        if len(self.candidates) == 1 and first not in near and self.can_win(first):
+            near.append(first)
+        of_kinds: tuple[list[Trial], list[Trial]] = ([], [])
+        for trial in near:
+            if not trial.num_searches:
+                of_kinds[trial.found is None or trial is first].append(trial)
+        turns = (turn for kind in of_kinds for turn in enumerate(kind))
+        untried = [trial for _, trial in sorted(turns, key=itemgetter(0))]
+        most = limit_s / (RACE.trial_s_per_op * self.candidates[0].problem.num_ops)
+        return untried[: max(1, int(most))]
+
+    @property
+    def has_many_cuts(self) -> bool:
+        """True if one placement is searched for its partition without bounds over all of them."""
+        is_alone = len(self.candidates) == 1 and self.partitioning == Partitioning.SEARCHED
+        return is_alone and not bounds.applies(self.candidates[0].problem)
+
     @property
     def bounds_all_partitions(self) -> bool:
         """True if there are bounds over all partitions of all candidates."""
@@ -167,7 +203,8 @@ class Standings:
     @property
     def bound_scope(self) -> BoundScope:
         """The scope of `bound_us`."""
-        if len(self.candidates) == 1 and self.partitioning == Partitioning.GIVEN:
+        is_given = len(self.candidates) == 1 and self.partitioning == Partitioning.GIVEN
+        if is_given or (self._are_left_out and len(self.trials) == 1):
             return BoundScope.PARTITION
         return BoundScope.ALL if self.bounds_all_partitions else BoundScope.CANDIDATES
 

@@ -33,8 +33,9 @@ from synth.schedule.files.certificate import (
 from synth.schedule.model import Placement
 from synth.search.outcome import relative_gap
 from synth.solver.bounds.bound import Reference
-from synth.solver.bounds.closed_form import rank_bounds
+from synth.solver.bounds.closed_form import rank_bound
 from synth.solver.bounds.forward_spacing_model import Spacings
+from synth.solver.bounds.in_flight import in_flight_bounds_by
 from synth.solver.bounds.link_load import spaced_bounds
 from synth.solver.bounds.rank_subsets import RankSubsets, model_of
 from synth.solver.cpsat.model import ExactModel
@@ -235,7 +236,7 @@ class PartitionBounds:
         if caps is not None and self.table.need_bytes(run.first, run.end) > caps[run.rank]:
             return NEVER
         instance, place = self._instance(run), self._place(run)
-        spans = rank_bounds(instance)[place]
+        spans = Spans.most((rank_bound(instance, place), in_flight_bounds_by(instance, (place,))))
         if run.end < self.num_layers:
             of_link = spaced_bounds(instance, place, max(self.layers.transfers_us(run)))
             spans = Spans.most((spans, of_link))

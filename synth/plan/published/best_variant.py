@@ -15,11 +15,18 @@ from itertools import islice
 from typing import NamedTuple
 
 from synth.costs.costs import Costs
+from synth.costs.recomputation import FULL
 from synth.errors import SynthError
 from synth.op_kinds import MOVES, OpKind
 from synth.plan.published.neighbours import Neighbours
 from synth.plan.published.order_scores import Judge, OrderScores, Score
-from synth.plan.published.variants import Sizes, Variant, VariantCosts, rules
+from synth.plan.published.variants import (
+    RecomputedLayers,
+    Sizes,
+    Variant,
+    VariantCosts,
+    rules,
+)
 from synth.plan.tuning import BEST_VARIANT
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.model import Placement, Schedule
@@ -41,7 +48,7 @@ class PublishedVariant(NamedTuple):
     lowered: Lowered
     timeline: Timeline
     score: Score
-    recomputed_layers: tuple[int, ...] = ()
+    recomputed_layers: RecomputedLayers = ()
 
     @property
     def peaks_bytes(self) -> tuple[int, ...]:
@@ -237,11 +244,14 @@ class BestVariant:
     def _costs(self, variant: Variant) -> Costs:
         return self.costs.of(variant.sizes, self._layers(variant))
 
-    def _layers(self, variant: Variant) -> tuple[int, ...]:
+    def _layers(self, variant: Variant) -> RecomputedLayers:
         return variant.layers(self.family.where, self.costs.parts)
 
     def _rules(self, sizes: Sizes) -> Iterator[RecomputationRule]:
-        return rules(sizes, self.family.where, self.family.menu)
+        """Yield the rules, with the policies that the profile has."""
+        for rule in rules(sizes, self.family.where, self.family.menu, self.costs.policies):
+            if rule.policy == FULL or self.costs.has(self._layers(Variant(sizes, rule))):
+                yield rule
 
     def _least_us(self, variant: Variant) -> int:
         where, num_micro_batches = self.family.where, self.family.num_micro_batches

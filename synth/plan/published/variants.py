@@ -1,14 +1,14 @@
 """Variants of a published schedule: its cut, and the layers that B recomputes; their costs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from copy import copy
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from synth.costs.costs import Costs
 from synth.costs.partition_costs import at_speeds, stage_speeds
-from synth.costs.recomputation import Recomputation
-from synth.costs.recomputed_layers import recomputing
+from synth.costs.recomputation import FULL, Recomputation
+from synth.costs.recomputed_layers import policies_of, recomputing
 from synth.costs.stage_costs import StageCosts
 from synth.op_kinds import OpKind
 from synth.plan.partition.stage_cost_table import StageCostTable
@@ -17,6 +17,7 @@ from synth.profile import Profile
 from synth.profile.model_parts import model_parts
 from synth.schedule.model import Placement
 from synth.schedule.recomputation_rules import (
+    ENDS,
     Parts,
     RecomputationKind,
     RecomputationMenu,
@@ -35,19 +36,32 @@ class Variant(NamedTuple):
     sizes: Sizes
     rule: RecomputationRule | None = None
 
-    def layers(self, where: Placement, parts: Parts) -> tuple[int, ...]:
+    def layers(self, where: Placement, parts: Parts) -> RecomputedLayers:
         """Return the recomputed layers; `parts` are those of the model's layers."""
-        return () if self.rule is None else self.rule.layers(self.sizes, where, parts)
+        if self.rule is None:
+            return ()
+        found = self.rule.layers(self.sizes, where, parts)
+        policy = self.rule.policy
+        return found if policy == FULL else Recomputation(dict.fromkeys(found, policy))
 
 
 def rules(
-    sizes: Sizes, where: Placement, menu: RecomputationMenu | None
+    sizes: Sizes, where: Placement, menu: RecomputationMenu | None, policies: Iterable[str] = ()
 ) -> Iterator[RecomputationRule]:
-    """Yield the rules for stages of these sizes; without a menu those of all frameworks."""
+    """Yield the rules for stages of these sizes; without a menu those of all frameworks.
+
+    Args:
+        sizes: layers of each stage.
+        where: the ranks of the stages.
+        menu: what a framework offers.
+        policies: of a part of a layer, which without a menu all layers between the ends may have.
+    """
     if menu is not None:
         yield from menu.rules(sizes, where)
         return
     yield RecomputationRule(RecomputationKind.ALL)
+    for policy in policies:
+        yield RecomputationRule(RecomputationKind.ALL, skips=ENDS, policy=policy)
     for n in BEST_VARIANT.every_nth:
         yield RecomputationRule(RecomputationKind.OF_MODEL, n)
         yield RecomputationRule(RecomputationKind.OF_RANK, n)
@@ -61,6 +75,8 @@ class VariantCosts:
     def __init__(self, profile: Profile) -> None:
         self.profile = profile.replace(rank_speeds=None)
         self.parts = model_parts([layer.name for layer in profile.layers])
+        kinds = profile.layer_profiles.values()
+        self.policies = tuple(dict.fromkeys(policy for kind in kinds for policy in kind.variants))
         self.table = StageCostTable(self.profile)
         self._tables: dict[RecomputedLayers, StageCostTable] = {}
         self._rank_speeds = profile.rank_speeds
@@ -78,6 +94,11 @@ class VariantCosts:
         placed = copy(self)
         placed.speeds = stage_speeds(self._rank_speeds, where.ranks)
         return placed
+
+    def has(self, layers: RecomputedLayers) -> bool:
+        """True if the profile has the costs of all layers under their policies."""
+        named = Recomputation(layers).items()
+        return all(policy in policies_of(self.profile, layer) for layer, policy in named)
 
     def of(self, sizes: Sizes, layers: RecomputedLayers = ()) -> Costs:
         """Return the costs of a cut with some layers recomputed."""

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from synth.costs.merged_recomputation import merged
 from synth.op_kinds import OpKind
-from synth.plan.recompute.choice_search import counts_tried, solve_choosing
+from synth.plan.recompute.attempts import ChoiceAttempts
+from synth.plan.recompute.choice_search import solve_choosing
 from synth.plan.recompute.given_stages import (
     least_needed_bytes,
     solve_recomputing,
@@ -16,6 +17,7 @@ from synth.plan.recompute.layer_bounds import bounds_of_every_choice
 from synth.plan.recompute.layer_choice import applies
 from synth.plan.recompute.menu_search import layer_search
 from synth.plan.recompute.stages import bounds
+from synth.plan.recompute.trial_choices import counts_tried
 from synth.plan.tuning import RECOMPUTE_BOUNDS
 from synth.solver.infeasibility import find_shortage, needed_bytes, smallest_limit_bytes
 from synth.solver.options import SolveOptions
@@ -49,6 +51,7 @@ def solve_with(
     options: SolveOptions | None = None,
     on_improvement: OnImprovement | None = None,
     stop: threading.Event | None = None,
+    attempts: ChoiceAttempts | None = None,
 ) -> Result:
     """Solve with the given stages recomputing.
 
@@ -56,9 +59,10 @@ def solve_with(
         choice: the stages; None: search for the best choice of stages and layers.
         on_improvement: called with improvements, whose problems may have other layers recomputed
             than the one given.
+        attempts: those of earlier searches for the best choice; new ones are added.
     """
     if choice is None:
-        return solve_choosing(problem, options, on_improvement, stop)
+        return solve_choosing(problem, options, on_improvement, stop, attempts)
     return solve_recomputing(problem, choice, options, on_improvement, stop)
 
 

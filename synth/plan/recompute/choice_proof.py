@@ -75,8 +75,7 @@ class ChoiceProof:
             should_stop: polled during each proof.
         """
         self.problem = without_layers(problem)
-        self.options = replace(options, gap=0.0)
-        self.value_us, self.should_stop = value_us, should_stop
+        self.go_on(options, value_us, should_stop)
         self._held = held_stages(self.problem)
         self._choices = stage_choices(self.problem)
         self._num_nodes = 0
@@ -86,6 +85,13 @@ class ChoiceProof:
         least = max(least, self._closed_us(self._instance(every)))
         self._alone_us = [self._bounds_alone(stage, every) for stage in range(len(every))]
         self._add(every, least)
+
+    def go_on(
+        self, options: SolveOptions, value_us: Callable[[], int], should_stop: Callable[[], bool]
+    ) -> None:
+        """Take other options; `value_us` may know better schedules than before, but none less."""
+        self.options = replace(options, gap=0.0)
+        self.value_us, self.should_stop = value_us, should_stop
 
     @property
     def bound_us(self) -> int:

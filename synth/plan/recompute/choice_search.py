@@ -4,31 +4,36 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
-from synth.costs.merged_recomputation import merged
-from synth.op_kinds import OpKind
+from synth.costs.recomputation import NOT_RECOMPUTED
+from synth.plan.recompute.attempts import ChoiceAttempt, ChoiceAttempts, ChoiceKey
+from synth.plan.recompute.choice_moves import moved_within
 from synth.plan.recompute.choice_proof import CERTIFICATE, ChoiceProof
 from synth.plan.recompute.given_stages import solve_recomputing, without_schedule
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice
 from synth.plan.recompute.layer_choice import applies
 from synth.plan.recompute.menu_search import layer_search
-from synth.plan.recompute.stages import bounds, recomputed
-from synth.plan.tuning import CHOICE_PROOF, RECOMPUTE_TRIALS
+from synth.plan.recompute.trial_choices import (
+    Partitions,
+    can_win,
+    choices_tried,
+    counts_tried,
+    hinted,
+    most_trials,
+    num_partitions,
+)
+from synth.plan.tuning import CHOICE_MOVES, CHOICE_PROOF, RECOMPUTE_TRIALS
 from synth.schedule.files.certificate import Certificate, ProvenBound, ProverName
 from synth.search.best_so_far import BestSoFar
 from synth.search.conditional_stop import ConditionalStop
-from synth.search.outcome import StoppedBy, rank_key, reason_of_end, relative_gap
+from synth.search.outcome import StoppedBy, reason_of_end, relative_gap
 from synth.solver.background import Background
-from synth.solver.infeasibility import may_fit
+from synth.solver.evaluate.evaluate import EvaluatedSchedule, evaluate
 from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Baseline, Result
 from synth.solver.search_state import OnImprovement
 from synth.solver.tuning import BOUND_POLICY
-
-# For stages that recompute, the problems to try.
-Partitions = Callable[[tuple[int, ...]], Sequence[Problem]]
 
 # For a problem with layers recomputed, the same with a partition that counts their time; None: no
 # other.
@@ -42,6 +47,7 @@ def solve_choosing(
     options: SolveOptions | None = None,
     on_improvement: OnImprovement | None = None,
     stop: threading.Event | None = None,
+    attempts: ChoiceAttempts | None = None,
 ) -> Result:
     """Choose layers, or a number of first stages, to recompute, and solve with these.
 
@@ -56,18 +62,16 @@ def solve_choosing(
     Args:
         on_improvement: called with improvements. The problem of each has the choice of layers: a
             schedule that fits there may not fit without that choice.
+        attempts: those of earlier searches on the same problem; new ones are added.
     """
     return ChoiceSearch(
-        problem, lambda stages: (problem,), options or SolveOptions(), on_improvement, stop
+        problem,
+        lambda stages: (problem,),
+        options or SolveOptions(),
+        on_improvement,
+        stop,
+        attempts=attempts,
     ).run()
-
-
-class _Attempt(NamedTuple):
-    """Result on a partition with some stages recomputing."""
-
-    problem: Problem
-    stages: tuple[int, ...]
-    found: Result
 
 
 class ChoiceSearch:
@@ -81,6 +85,7 @@ class ChoiceSearch:
         on_improvement: OnImprovement | None = None,
         stop: threading.Event | None = None,
         repartition: Repartition = lambda problem: None,
+        attempts: ChoiceAttempts | None = None,
     ) -> None:
         """Begin the time limit.
 
@@ -92,13 +97,14 @@ class ChoiceSearch:
             on_improvement: called with improvements on any of the partitions.
             stop: set it to get the best so far.
             repartition: makes the partition for the best choice of layers.
+            attempts: those of earlier searches on the same problem; new ones are added.
         """
         self.problem, self.options = problem, options
         self.partitions, self.repartition = partitions, repartition
         self.on_improvement, self.clock = on_improvement, self.options.clock(stop)
         self.so_far = BestSoFar(on_improvement)
         self.stop = self.clock.stop
-        self.best: _Attempt | None = None
+        self.attempts = attempts or ChoiceAttempts()
         self.baselines: tuple[Baseline, ...] = ()
         self.searched_s = 0.0
         self.further: list[Problem] = []
@@ -109,44 +115,73 @@ class ChoiceSearch:
         """Try choices, then search with the best one in the remaining time."""
         if self.problem.caps_bytes is None:  # without a memory limit recomputation only costs time
             return solve_recomputing(self.problem, (), self.options, self.on_improvement, self.stop)
-        layered = self._with_layers(self.problem)
-        most = (
-            RECOMPUTE_TRIALS.most_counts_beside_layers if layered else RECOMPUTE_TRIALS.most_counts
-        )
-        counts = counts_tried(self.problem, most)
-        if self.options.hint is not None:  # its stages are worth a trial
-            counts = sorted({*counts, len(recomputed(self.options.hint))})
-        trials = len(counts) + sum(
-            len(self._partitions(tuple(range(c)))) - 1
-            for c in counts[1 : 1 + RECOMPUTE_TRIALS.near_counts]
-        )
-        trials += len(layered) + bool(layered)
-        trial_s = (
-            RECOMPUTE_TRIALS.share_of_limit * self.options.time_limit_s - self.searched_s
-        ) / trials
         without = self.options.without | {Part.ROBUSTNESS, Part.BOUNDS}
-        brief = replace(self.options, time_limit_s=max(0.0, trial_s), without=without)
-        self._try(self.problem, (), brief)
-        for problem in layered:
-            self._try(problem, (), brief)
-        self._try_stages(counts, brief)
-        self.clock.grant(RECOMPUTE_TRIALS.share_of_limit * self.options.time_limit_s)
+        brief = replace(self.options, without=without)
+        is_new = self.attempts.best is None
+        self._try_hint()
+        if is_new:
+            self._try_all(brief)
+        self._move()
+        self._try_near_again(brief)
         self._search_and_prove()
         return self._result()
 
-    def _try_stages(self, counts: list[int], brief: SolveOptions) -> None:
-        """Try numbers of first stages, then other partitions for the best choice so far."""
-        for count in counts[1:]:
-            stages = tuple(range(count))
-            self._try(self._partitions(stages)[0], stages, brief)
-        assert self.best is not None
-        best = self.best.problem
+    def _try_all(self, brief: SolveOptions) -> None:
+        """Give every choice a trial, or as many as there is time for once a schedule is known."""
+        layered = self._with_layers(self.problem)
+        share_s = RECOMPUTE_TRIALS.share_of_limit * self.options.time_limit_s
+        left_s = max(0.0, share_s - self.searched_s)
+        most = most_trials(self.problem, left_s)
+        if most == 1 and self._has_schedule:  # all the time is for its order
+            return
+        choices = choices_tried(self.problem, self.options, layered, self._partitions, most)
+        trials = min(most, len(choices)) + num_partitions(choices[:most], self._partitions)
+        brief = replace(brief, time_limit_s=left_s / trials)
+        for place, (problem, stages) in enumerate(choices):
+            if place >= most and self._has_schedule:
+                break
+            self._try(problem, stages, brief)
+        if most > len(choices):
+            self._try_partitions(brief)
+        self.clock.grant(share_s)
+
+    @property
+    def _has_schedule(self) -> bool:
+        best = self.attempts.best
+        return best is not None and best.found.schedule is not None
+
+    def _try_hint(self) -> None:
+        """Take the hint as it is, with its choice, if it fits."""
+        hint, best = self.options.hint, self.attempts.best
+        if hint is None or (best is not None and best.found.schedule == hint):
+            return
+        sizes = hint.placement, hint.num_micro_batches
+        if sizes == (self.problem.placement, self.problem.num_micro_batches):
+            problem, stages = hinted(self.problem, self.options)
+            found = evaluate(problem, hint, self.options.hint_found_by)
+            if found is not None:
+                self._take_judged(problem, stages, found)
+
+    def _try_near_again(self, brief: SolveOptions) -> None:
+        """Give the best few choices a second, longer trial, the best one first."""
+        share_s = RECOMPUTE_TRIALS.second_share_of_limit * self.options.time_limit_s
+        near = self.attempts.near()[: most_trials(self.problem, share_s)]
+        for problem, stages, _ in near if len(near) > 1 else ():
+            self._try(problem, stages, replace(brief, time_limit_s=share_s / len(near)))
+        self.clock.grant(share_s if len(near) > 1 else 0.0)
+        self._move()
+
+    def _try_partitions(self, brief: SolveOptions) -> None:
+        """Try other partitions for the best choice, and for a step more and fewer stages."""
+        assert self.attempts.best is not None
+        best, best_stages, _ = self.attempts.best
         if best.recomputed_layers:
             other = self.repartition(best)
             for problem in () if other is None else self._with_layers(other)[:1]:
                 self._try(problem, (), brief)
             return
-        at = counts.index(len(self.best.stages))
+        counts = counts_tried(self.problem)
+        at = min(range(len(counts)), key=lambda place: abs(counts[place] - len(best_stages)))
         for count in counts[max(0, at - 1) : at + 2]:
             stages = tuple(range(count))
             for other in self._partitions(stages)[1:]:
@@ -171,31 +206,70 @@ class ChoiceSearch:
         return self.partitions(stages) if stages else (self.problem,)
 
     def _try(self, problem: Problem, stages: tuple[int, ...], options: SolveOptions) -> None:
-        best = self.best
+        """Search with a choice, from its own best order, from the hint, or from the best one."""
+        best = self.attempts.best
         if best is not None and self.stop.is_set():
             return
-        if best is not None and not _can_win(problem, stages, best.found, options.gap):
+        if best is not None and not can_win(problem, stages, best.found, options.gap):
             return
+        before = self.attempts.of(problem, stages)
+        if before is not None:
+            options = replace(options, without=options.without | {Part.FAMILIES})
+        start = best if before is None else before
+        if start is not None:
+            options = options.going_on_from(start.found)
         found = solve_recomputing(problem, stages, options, self._tell(problem), self.stop)
         self.baselines = self.baselines or found.baselines
-        if best is None or rank_key(found.value_us) < rank_key(best.found.value_us):
-            self.best = _Attempt(problem, stages, found)
+        self.attempts.take(ChoiceAttempt(problem, stages, found))
+
+    def _move(self) -> bool:
+        """Move stages to other choices under the best order; return True if that was better."""
+        best = self.attempts.best
+        if best is None or best.found.schedule is None or self.problem.layer_menu is not None:
+            return False
+        moved = moved_within(self.clock, best.problem, best.found)
+        if moved is None:
+            return False
+        self._take_judged(*moved)
+        return True
+
+    def _take_judged(
+        self, problem: Problem, stages: tuple[int, ...], found: EvaluatedSchedule
+    ) -> None:
+        """Take a schedule that no search found, and announce it."""
+        attempt = ChoiceAttempt.judged(problem, stages, found, self._bound_us(problem))
+        self.attempts.take(attempt)
+        incumbent = attempt.found.as_incumbent()
+        assert incumbent is not None
+        self._tell(problem)(incumbent)
 
     def _search_and_prove(self) -> None:
         """Search with the best choice, and prove bounds of every choice beside it or in turn."""
         options, limit_s = self.options, self.clock.limit_s
         is_provable = Part.BOUNDS not in options.without and self.problem.layer_menu is None
-        if not is_provable or self.best is None or self.best.found.value_us is None:
+        if (
+            not is_provable
+            or self.attempts.best is None
+            or self.attempts.best.found.value_us is None
+        ):
             self._finish(options, limit_s, self.stop)
             return
         ended = ConditionalStop(self.stop, self._take_bound)
-        proof = ChoiceProof(self.problem, options, self._best_us, ended.is_set)
+        apart = replace(options, without=options.without | {Part.BOUNDS})
+        if most_trials(self.problem, self.clock.left_s()) < CHOICE_PROOF.least_trials:
+            self._finish(apart, self.clock.moment_s(1 - CHOICE_PROOF.share_after), ended)
+        proof = self.attempts.proof
+        if proof is None:
+            proof = ChoiceProof(self.problem, options, self._best_us, ended.is_set)
+            self.attempts.proof = proof
+        else:
+            proof.go_on(options, self._best_us, ended.is_set)
+            ended.watch(ProvenBound(proof.bound_us, CERTIFICATE))
         if proof.is_decided:
             self._finish(options, limit_s, self.stop)
-            if self.best.problem is self.problem and not self.best.stages:
-                ended.watch(ProvenBound(self.best.found.lower_bound_us, CERTIFICATE))
+            if self.attempts.best.choice == ChoiceKey(self.problem.partition, NOT_RECOMPUTED, ()):
+                ended.watch(ProvenBound(self.attempts.best.found.lower_bound_us, CERTIFICATE))
             return
-        apart = replace(options, without=options.without | {Part.BOUNDS})
         if options.deterministic or options.num_workers == 1:
             self._prove(proof, CHOICE_PROOF.share_before, ended)
             self._finish(apart, self.clock.moment_s(1 - CHOICE_PROOF.share_after), ended)
@@ -231,23 +305,35 @@ class ChoiceSearch:
 
     def _best_us(self) -> int:
         """Return the value of the best schedule so far."""
-        assert self.best is not None and self.best.found.value_us is not None
-        value_us = self.best.found.value_us
+        assert self.attempts.best is not None and self.attempts.best.found.value_us is not None
+        value_us = self.attempts.best.found.value_us
         return value_us if self.so_far.best is None else min(value_us, self.so_far.best.value_us)
 
     def _finish(self, options: SolveOptions, until_s: float, stop: threading.Event) -> None:
         """Search with the best choice until a moment, and with others if that ends early."""
-        assert self.best is not None
-        problem, stages, found = self.best
-        left_s = self.clock.left_s(until_s)
-        if found.schedule is None or left_s <= 0 or stop.is_set():
-            return
+        trials = most_trials(self.problem, self.clock.left_s(until_s))
+        share = CHOICE_MOVES.search_share_of_left if trials >= CHOICE_MOVES.least_trials else 1
+        first = self._search_best(options, until_s, share, stop)
+        if not stop.is_set() and (self._move() or first == StoppedBy.TIME_LIMIT):
+            again = replace(options, without=options.without | {Part.FAMILIES})
+            self._search_best(again, until_s, 1, stop)
+        self._try_further(until_s, stop)
+
+    def _search_best(
+        self, options: SolveOptions, until_s: float, share: float, stop: threading.Event
+    ) -> StoppedBy | None:
+        """Search with the best choice for a share of the time; return why that ended, if begun."""
+        assert self.attempts.best is not None
+        problem, stages, found = self.attempts.best
+        left_s = share * self.clock.left_s(until_s)
+        least_s = CHOICE_MOVES.least_share_of_limit * self.options.time_limit_s
+        if found.schedule is None or left_s <= least_s or stop.is_set():
+            return None
         self.clock.grant(left_s)
         last = replace(options, time_limit_s=left_s).going_on_from(found)
         longer = solve_recomputing(problem, stages, last, self._tell(problem), stop)
-        best = min(longer, found, key=lambda one: rank_key(one.value_us))
-        self.best = _Attempt(problem, stages, best)
-        self._try_further(until_s, stop)
+        self.attempts.take(ChoiceAttempt(problem, stages, longer))
+        return longer.stopped_by
 
     def _try_further(self, until_s: float, stop: threading.Event) -> None:
         """Try other choices of layers; a deterministic search has no time left for these."""
@@ -285,8 +371,8 @@ class ChoiceSearch:
         return self.bounds_us[problem.partition]
 
     def _result(self) -> Result:
-        assert self.best is not None
-        problem, _, found = self.best
+        assert self.attempts.best is not None
+        problem, _, found = self.attempts.best
         bound_us = self._bound_us(problem)
         if found.value_us is None:
             found = without_schedule(found, problem, range(problem.costs.num_stages))
@@ -300,27 +386,6 @@ class ChoiceSearch:
             wall_s=self.clock.elapsed_s,
             stopped_by=_stopped(found, bound_us, self.options.gap),
         )
-
-
-def counts_tried(problem: Problem, most: int = RECOMPUTE_TRIALS.most_counts) -> list[int]:
-    """Return the numbers of first stages to try: none, all, and evenly spaced between.
-
-    Without R among the problem's ops it is none alone.
-    """
-    if OpKind.R not in problem.further_ops:
-        return [0]
-    num_stages = problem.costs.num_stages
-    steps = min(num_stages, most - 1)
-    return sorted({round(i * num_stages / steps) for i in range(steps + 1)})
-
-
-def _can_win(problem: Problem, stages: tuple[int, ...], best: Result, gap: float) -> bool:
-    if not may_fit(replace(problem, costs=merged(problem.costs, stages))):
-        return False
-    if best.value_us is None:
-        return True
-    bound_us = problem.objective.value_us(bounds(problem, stages))
-    return relative_gap(best.value_us, bound_us) > gap
 
 
 def _watched(ended: ConditionalStop[ProvenBound]) -> Callable[[ProvenBound], ProvenBound]:

@@ -14,6 +14,7 @@ from synth.costs.partition_costs import partition_costs
 from synth.costs.recomputation import Recomputation
 from synth.costs.recomputed_layers import recomputing
 from synth.plan.partition.balance import balance
+from synth.plan.recompute.attempts import ChoiceAttempts
 from synth.plan.recompute.choice import Choice, solve_with
 from synth.plan.recompute.choice_search import ChoiceSearch
 from synth.plan.tuning import REPARTITION
@@ -33,6 +34,7 @@ def solve_repartitioning(
     options: SolveOptions | None = None,
     on_improvement: OnImprovement | None = None,
     stop: threading.Event | None = None,
+    attempts: ChoiceAttempts | None = None,
 ) -> Result:
     """Solve with stages recomputing, on the given partition or on one made for these stages.
 
@@ -43,16 +45,18 @@ def solve_repartitioning(
         problem: with its partition.
         choice: the stages that recompute; None: chosen by trials.
         on_improvement: called with improvements, on whichever partition.
+        attempts: those of earlier searches for the best choice; new ones are added.
     """
     options = options or SolveOptions()
     clock = options.clock(stop)
     stop = clock.stop
     if profile is None:
-        return solve_with(problem, choice, options, on_improvement, stop)
+        return solve_with(problem, choice, options, on_improvement, stop, attempts)
     if choice is None:
         partitions = partial(_distinct, profile, problem)
         repartition = partial(_repartition, profile)
-        return ChoiceSearch(problem, partitions, options, on_improvement, stop, repartition).run()
+        asked = problem, partitions, options, on_improvement, stop, repartition, attempts
+        return ChoiceSearch(*asked).run()
     given = _distinct(profile, problem, choice)
     if len(given) == 1:
         return solve_with(problem, choice, options, on_improvement, stop)

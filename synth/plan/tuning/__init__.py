@@ -19,8 +19,9 @@ from synth.plan.tuning.partition import (
     SEVERAL_STAGES,
     TIGHT_CAPS,
 )
-from synth.plan.tuning.race import CUT_MOVES, LISTED_TRIALS, PARTITION_TRIALS, RACE
+from synth.plan.tuning.race import CUT_MOVES, CUT_RACE, LISTED_TRIALS, PARTITION_TRIALS, RACE
 from synth.plan.tuning.recompute import (
+    CHOICE_MOVES,
     CHOICE_PROOF,
     LAYER_MENU,
     LAYER_SEARCH,
@@ -33,9 +34,11 @@ from synth.plan.tuning.sharded_pipelines import SHARDED_PIPELINES
 __all__ = [
     "BALANCE",
     "BEST_VARIANT",
+    "CHOICE_MOVES",
     "CHOICE_PROOF",
     "CURVE",
     "CUT_MOVES",
+    "CUT_RACE",
     "EXPLAIN",
     "JUDGED_SCHEDULES",
     "JUDGING",

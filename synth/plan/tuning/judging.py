@@ -31,7 +31,8 @@ class JudgingTuning:
     # recomputation.
     published_share_of_left: float = 0.6
     with_r_share_of_left: float = 0.5
-    # The part of these shares if schedules are judged on other partitions, too.
+    # The part of these shares of a single placement, if its cut is given or even, or schedules are
+    # judged on other cuts, too.
     first_cut_share: float = 0.4
     # Ops judged per second as a deterministic search counts them, and the seconds per op that must
     # remain by the clock.

@@ -53,11 +53,22 @@ class RaceTuning:
 class ListedTrialTuning:
     """List schedules on the cuts of the least bounds, before partitions are searched."""
 
-    # Share of the remaining time for them.
+    # Share of the remaining time for them; the second value is for many cuts of one placement.
     share_of_left: float = 0.1
+    share_of_left_of_one: float = 0.15
     # Cuts of each placement, and priority rules on each.
     cuts: int = 3
     rules: int = 12
+    # Cuts of a single placement whose partition is searched without bounds over all.
+    cuts_of_one: int = 12
+    # Share of the time for list schedules that the search for the cut of the least bound takes.
+    least_bound_share: float = 0.25
+    # Rules on each of these, by their places among the variants: those with the limits of round
+    # trips. Orders that are evaluated, until one fits.
+    rules_of_several: tuple[int, ...] = (4, 5, 16, 17, 52, 53, 106, 107)
+    evaluated: int = 3
+    # Multiple of the best value from which an order there is not worth its evaluation.
+    far_factor: float = 1.25
     # Ops placed per second as a deterministic search counts them.
     ops_per_s: int = 100_000
 
@@ -72,6 +83,20 @@ class PartitionTrialTuning:
     # several.
     partitions_of_one: int = 3
     partitions_of_each: int = 2
+
+
+@dataclass(frozen=True)
+class CutRaceTuning:
+    """Annealing of many cuts of one placement, before one of them is searched."""
+
+    # Share of the remaining time.
+    share_of_left: float = 0.5
+    # Cuts in each heat.
+    heats: tuple[int, ...] = (8, 4, 2)
+    # Multiple of the best value up to which a cut takes part.
+    near_factor: float = 1.25
+    # Rounds of the last heat, as in the long rounds of annealing.
+    long_rounds: tuple[tuple[float, float], ...] = ((1.0, 0.5),)
 
 
 @dataclass(frozen=True)
@@ -90,5 +115,6 @@ class CutMovesTuning:
 
 RACE = RaceTuning()
 CUT_MOVES = CutMovesTuning()
+CUT_RACE = CutRaceTuning()
 LISTED_TRIALS = ListedTrialTuning()
 PARTITION_TRIALS = PartitionTrialTuning()

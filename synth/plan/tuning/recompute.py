@@ -7,15 +7,21 @@ from dataclasses import dataclass
 class RecomputeTrialTuning:
     """Choosing what to recompute by trials of the solver."""
 
-    # Share of the time limit for all trials.
-    share_of_limit: float = 0.4
+    # Share of the time limit for a trial of every choice, and for a second one of the best few.
+    share_of_limit: float = 0.25
+    second_share_of_limit: float = 0.15
+    few: int = 3
+    # Multiple of the best value up to which a choice gets a second trial.
+    near_factor: float = 1.15
+    # Least time of a trial, in seconds per op; with less time fewer choices have one.
+    s_per_op: float = 200e-6
     # Numbers of first stages to try, and the same if choices of layers are tried too.
     most_counts: int = 9
     most_counts_beside_layers: int = 4
     # Numbers of stages tried on partitions of their own: the best one and its neighbours.
     near_counts: int = 3
     # Share of the time limit for the search for layers, and how many of its choices are tried.
-    layers_share_of_limit: float = 0.15
+    layers_share_of_limit: float = 0.1
     layer_choices: int = 3
     # Further choices of layers to try if the search with the best one ends early, and the share of
     # the remaining time for each.
@@ -23,6 +29,24 @@ class RecomputeTrialTuning:
     further_share_of_left: float = 0.5
     # Share of the time limit that must remain for one of these to begin.
     least_share_of_limit: float = 0.02
+
+
+@dataclass(frozen=True)
+class ChoiceMovesTuning:
+    """Moves of stages to other choices under the best order found."""
+
+    # Share of the remaining time, after each search for an order.
+    share_of_left: float = 0.1
+    # Choices judged in a row without success that end the moves.
+    in_vain: int = 32
+    # Share of the remaining time for the search for an order before the last moves.
+    search_share_of_left: float = 0.5
+    # Trials for which the remaining time must be enough for a search after moves, and the share of
+    # the time limit that must remain for it.
+    least_trials: int = 20
+    least_share_of_limit: float = 0.02
+    # Ops judged per second as a deterministic search counts them.
+    ops_per_s: int = 100_000
 
 
 @dataclass(frozen=True)
@@ -77,8 +101,10 @@ class ChoiceProofTuning:
     most_proofs: int = 8
     # Factor of a proof's limit that sets the time for one rank at a time.
     one_by_one_factor: float = 4.0
+    # Trials for which the remaining time must be enough for proofs before the search.
+    least_trials: int = 10
     # Shares of the remaining time where proofs take turns with the search, before and after it.
-    share_before: float = 0.25
+    share_before: float = 0.2
     share_after: float = 0.15
 
 
@@ -91,6 +117,7 @@ class RepartitionTuning:
 
 
 RECOMPUTE_TRIALS = RecomputeTrialTuning()
+CHOICE_MOVES = ChoiceMovesTuning()
 LAYER_SEARCH = LayerSearchTuning()
 LAYER_MENU = LayerMenuTuning()
 RECOMPUTE_BOUNDS = RecomputeBoundTuning()

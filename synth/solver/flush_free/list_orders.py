@@ -1,22 +1,23 @@
 """List scheduling without a flush, with versions and activations as one memory.
 
 Each rank runs one op after the other, by a policy of its own: which of F, B and W it prefers among
-those whose input has come, and how many micro-batches it lets in. An op must fit beside all that
-the rank holds in its state (`stage_states`), stashed versions included. So an order may hold two
-activations or one activation and a version, which a headroom less a number of versions cannot say.
-A policy does not change, so that its order repeats after a while.
+those whose input has come or comes soon, how long it waits for one that it prefers, and how many
+micro-batches it lets in. An op must fit beside all that the rank holds in its state
+(`stage_states`), stashed versions included. So an order may hold two activations or one activation
+and a version, which a headroom less a number of versions cannot say. A policy does not change, so
+that its order repeats after a while.
 
 With vertical sync the stages after the first read the versions that the first one read. Such a
 stage holds each of its older versions until the last micro-batch that reads it has ended there,
 also those of micro-batches that have not come to it yet. Which versions the first stage will read
 is not known before; orders either count on all that it may read, or on none (`_Run._stashed`), and
-those that then exceed the limits are refused by the verifier.
+those that then exceed a limit are dropped.
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, permutations
+from itertools import islice, pairwise, permutations, takewhile
 
 from synth.op_kinds import OpKind
 from synth.schedule.ops import Op
@@ -30,11 +31,20 @@ _PREFERENCES = tuple(permutations((F, B, W)))
 
 @dataclass(frozen=True)
 class Policy:
-    """The order of kinds that a rank prefers, and the most micro-batches in flight and waiting."""
+    """The policy of a rank.
+
+    Attributes:
+        preference: the kinds of ops, the preferred one first.
+        most_in_flight: the most micro-batches in flight.
+        most_waiting: the most that wait for their W before another F or B.
+        patience_us: the longest that the rank is idle for an op that it prefers to one that is
+            ready.
+    """
 
     preference: Sequence[OpKind]
     most_in_flight: int
     most_waiting: int
+    patience_us: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -48,28 +58,49 @@ class ListOrder:
 def list_orders(
     flush_free: FlushFreeProblem, instance: Instance, rng: random.Random
 ) -> Iterator[ListOrder | None]:
-    """Yield orders of random policies, without end; None where ranks wait for each other.
+    """Yield orders of random policies, without end; None where a policy makes none.
 
     Args:
         flush_free: the rule of versions.
         instance: the instance of its problem, on ranks that hold one stage each.
         rng: chooses the policies.
     """
-    stages = [StageStates.walked(flush_free, instance, index) for (index,) in instance.held]
+    stages = [
+        _KnownMoves(StageStates.walked(flush_free, instance, index)) for (index,) in instance.held
+    ]
     is_vertical = flush_free.consistency == Consistency.VERTICAL
     while True:
-        policies = [_random_policy(one, rng) for one in stages]
+        policies = [_random_policy(one.stage, rng) for one in stages]
         is_cautious = rng.random() < FLUSH_FREE.cautious_share if is_vertical else None
         yield _Run(instance, stages, policies, is_cautious=is_cautious).order()
 
 
 def _random_policy(stage: StageStates, rng: random.Random) -> Policy:
-    most = max(1, stage.most)
+    most, times = max(1, stage.most), stage.copy.duration_us
+    is_patient = rng.random() < FLUSH_FREE.patient_share
     return Policy(
         rng.choice(_PREFERENCES),
         rng.randint(1, most),
         rng.choice((*FLUSH_FREE.most_waiting, most + stage.every)),
+        rng.uniform(0, max(times[kind] for kind in (F, B, W))) if is_patient else 0.0,
     )
+
+
+class _KnownMoves:
+    """The moves of a stage beside some stashed versions, each computed once."""
+
+    def __init__(self, stage: StageStates) -> None:
+        self.stage = stage
+        self._known: dict[tuple[State, int], tuple[StageOp, ...]] = {}
+
+    def beside(self, state: State, stashed: int = 0) -> tuple[StageOp, ...]:
+        """Return the ops that are possible in a state, with versions that it does not count."""
+        found = self._known.get((state, stashed))
+        if found is None:
+            headroom = self.stage.headroom - stashed * self.stage.version_bytes
+            found = tuple(replace(self.stage, headroom=headroom).moves(state, 0))
+            self._known[state, stashed] = found
+        return found
 
 
 class _Run:
@@ -78,7 +109,7 @@ class _Run:
     def __init__(
         self,
         instance: Instance,
-        stages: list[StageStates],
+        stages: list[_KnownMoves],
         policies: list[Policy],
         *,
         is_cautious: bool | None,
@@ -87,7 +118,7 @@ class _Run:
 
         Args:
             instance: the instance.
-            stages: the states of the stage of each rank.
+            stages: the moves of the stage of each rank.
             policies: of each rank.
             is_cautious: with vertical sync, count on all versions that the first stage may read;
                 None: each stage reads its own.
@@ -108,14 +139,22 @@ class _Run:
         self.ends_us: list[int] = []  # of backwards of the first stage
 
     def order(self) -> ListOrder | None:
-        """Run all ops, always the one that can start first; None if ranks wait for each other."""
+        """Run all ops, always the one that can start first.
+
+        Returns:
+            None if ranks wait for each other, or exceed a limit with versions not counted on.
+        """
         total = sum(3 * self.instance[copy].num_micro_batches for copy in self.copies)
+        upcoming = [*map(self._next, range(len(self.stages)))]
         for _ in range(total):
-            found = [one for rank in range(len(self.stages)) if (one := self._next(rank))]
+            found = [one for one in upcoming if one is not None]
             if not found:
                 return None
             at_us, rank, op = min(found, key=lambda one: one[:2])
-            self._run(at_us, rank, op)
+            for other in self._run(at_us, rank, op):
+                upcoming[other] = self._next(other)
+        if not all(map(self._has_room, range(len(self.stages)))):
+            return None
         half = len(self.ends_us) // 2
         us = (self.ends_us[-1] - self.ends_us[half]) / max(1, len(self.ends_us) - 1 - half)
         return ListOrder(tuple(map(tuple, self.programs)), us)
@@ -131,34 +170,52 @@ class _Run:
                 possible.append((start_us, policy.preference.index(op.kind), op))
         if not possible:
             return None
-        at_us, _, op = min(possible, key=lambda one: one[:2])
+        latest_us = min(start_us for start_us, *_ in possible) + policy.patience_us
+        soon = (one for one in possible if one[0] <= latest_us)
+        at_us, _, op = min(
+            soon, key=lambda one: (one[1], one[0]) if policy.patience_us else one[:2]
+        )
         return at_us, rank, op
 
     def _moves(self, rank: int, state: State) -> Iterator[StageOp]:
         """Yield the ops that fit on a rank beside its versions."""
-        stage = self.stages[rank]
+        moves = self.stages[rank]
         if not self._follows(rank):
-            yield from stage.moves(state, 0)
+            yield from moves.beside(state)
             return
         number, newest = self.done[rank][F], self.done[rank][W]
         is_there = number >= len(self.read) or self.read[number] <= newest
-        now, after = (self._beside(stage, self._stashed(rank, k)) for k in (newest, newest + 1))
-        yield from (op for op in now.moves(state, 0) if op.kind == B or (op.kind == F and is_there))
-        yield from (op for op in after.moves(state, 0) if op.kind == W)
+        now, after = (moves.beside(state, self._stashed(rank, k)) for k in (newest, newest + 1))
+        yield from (op for op in now if op.kind == B or (op.kind == F and is_there))
+        yield from (op for op in after if op.kind == W)
 
     def _follows(self, rank: int) -> bool:
         """True if a rank reads the versions that the first stage read."""
         return self.is_cautious is not None and rank != self.first
 
-    @staticmethod
-    def _beside(stage: StageStates, stashed: int) -> StageStates:
-        return replace(stage, headroom=stage.headroom - stashed * stage.version_bytes)
-
     def _stashed(self, rank: int, newest: int) -> int:
         """Return the versions but the newest that a rank holds for micro-batches to be ended."""
-        older = {version for version in self.read[self.done[rank][B] :] if version < newest}
         unknown = range(self.done[self.first][W], newest) if self.is_cautious else ()
-        return len(older.union(unknown))
+        return len(self._older(self.done[rank][B], newest).union(unknown))
+
+    def _older(self, microbatch: int, newest: int) -> set[int]:
+        """Return the versions before the newest that a micro-batch or later ones read."""
+        return {*takewhile(newest.__gt__, islice(self.read, microbatch, None))}
+
+    def _has_room(self, rank: int) -> bool:
+        """True if the ops of a rank fit beside all versions that the first stage has read."""
+        if self.is_cautious is not False or not self._follows(rank):
+            return True
+        state, done = State((), 0, 0), dict.fromkeys((F, B, W), 0)
+        for op in self.programs[rank]:
+            older = self._older(done[B], done[W] + (op.kind == W))
+            moves = self.stages[rank].beside(state, len(older))
+            after = next((one.after for one in moves if one.kind == op.kind), None)
+            if after is None:
+                return False
+            state = after
+            done[op.kind] += 1
+        return True
 
     def _is_held_back(self, op: StageOp, state: State, policy: Policy) -> bool:
         if op.kind == F:
@@ -176,7 +233,8 @@ class _Run:
         arrived = self.arrived[rank][kind]
         return arrived[number] if number < len(arrived) else None
 
-    def _run(self, at_us: int, rank: int, op: StageOp) -> None:
+    def _run(self, at_us: int, rank: int, op: StageOp) -> Iterable[int]:
+        """Run an op, and return the ranks whose next op may be another one now."""
         copy, kind = self.instance[self.copies[rank]], op.kind
         end_us = at_us + op.us
         if kind == F and rank == self.first:
@@ -184,16 +242,22 @@ class _Run:
         self.free_us[rank], self.state[rank] = end_us, op.after
         self.programs[rank].append(copy.op(kind, self.done[rank][kind]))
         self.done[rank][kind] += 1
+        changed = {rank}
         if kind == F and copy.below is not None:
-            self._send(copy.below, F, end_us, copy.down_us)
+            changed.add(self._send(copy.below, F, end_us, copy.down_us))
         if kind == B and copy.above is not None:
-            self._send(copy.above, B, end_us, self.instance[copy.above].up_us)
+            changed.add(self._send(copy.above, B, end_us, self.instance[copy.above].up_us))
         elif kind == B:
             self.ends_us.append(end_us)
+        is_read_by_all = rank == self.first and self.is_cautious is not None
+        return range(len(self.stages)) if is_read_by_all else changed
 
-    def _send(self, copy: int, kind: OpKind, end_us: int, us: int) -> None:
-        arrived = self.arrived[self.place[copy]][kind]
+    def _send(self, copy: int, kind: OpKind, end_us: int, us: int) -> int:
+        """Send a value to a copy, and return its rank."""
+        rank = self.place[copy]
+        arrived = self.arrived[rank][kind]
         arrived.append(max(end_us, arrived[-1] if arrived else 0) + us)
+        return rank
 
 
 def fused(programs: Sequence[Sequence[Op]]) -> tuple[tuple[Op, ...], ...]:

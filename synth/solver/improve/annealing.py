@@ -16,7 +16,7 @@ whoever asks for long rounds, so a search is repeatable.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import NamedTuple
@@ -129,16 +129,21 @@ class Annealing:
             yield from self._improved()
 
     def run_long(
-        self, left: Callable[[], float], should_stop: Callable[[], bool]
+        self,
+        left: Callable[[], float],
+        should_stop: Callable[[], bool],
+        rounds: Sequence[tuple[float, float]] = ANNEALING.long_rounds,
     ) -> Iterator[EvaluatedSchedule]:
         """Yield verified candidates of long rounds, each better than those before.
 
         Args:
             left: the effort that is left, in any unit; the last round has cooled when it is 0.
             should_stop: polled after every `units_per_temperature` units of effort, about.
+            rounds: the share of the effort left that each takes, and its first temperature in mean
+                op durations.
         """
         yield from self._improved()
-        for share, hottest in ANNEALING.long_rounds:
+        for share, hottest in rounds:
             best, effort = self._best_start, share * left()
             walk = None if best is None or effort <= 0 else self.walk(best.schedule)
             if walk is None:

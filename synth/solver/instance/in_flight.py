@@ -1,4 +1,4 @@
-"""Caps on micro-batches in flight on ranks that hold several stages, as precedences of ops.
+"""Caps on micro-batches in flight, as precedences of ops.
 
 A rank holds stages a_1 < … < a_n of a replica. Right before F k of a_j starts, F's 0 … k of the
 stages before a_j are done, and F's 0 … k − 1 of a_j. Write b_h for the number of B's of a_h that
@@ -8,9 +8,9 @@ after F k. By the FIFO lemma (see `cpsat.constraints.add_order`) counts are all 
 A value that F of a_i makes and B or W of a_h frees is held by at least k + 1 − b_h micro-batches
 if i < j, and by one less if i = j. Let B k − N of a_h not be done. Then k + 1 − b is at least N + 1
 for a_h and all stages above it, and at least 1 for those from there to a_j. If these bytes and the
-peak of F exceed the headroom, F k of a_j waits for B k − N of a_h. With one stage per rank this is
-the usual limit on activations in flight. Qi et al. 2024, "Pipeline Parallelism with Controllable
-Memory", count activations over the stages of a rank in the same way.
+peak of F exceed the headroom, F k of a_j waits for B k − N of a_h. Qi et al. 2024, "Pipeline
+Parallelism with Controllable Memory", count activations over the stages of a rank in the same way.
+With one stage per rank this is the usual limit on activations in flight, `Instance.most_forwards`.
 """
 
 from collections.abc import Iterator
@@ -34,18 +34,22 @@ class InFlightCap(NamedTuple):
 
 
 def in_flight_caps(instance: Instance) -> list[InFlightCap]:
-    """Return the caps that exclude something, of all ranks that hold several stages.
+    """Return the caps that exclude something, of all ranks.
 
     Args:
         instance: with lifetimes.
     """
-    ranks = (r for r in range(instance.num_ranks) if len(instance.held[r]) > 1)
-    return [cap for rank in ranks for cap in _caps_of(instance, rank)]
+    return [cap for rank in range(instance.num_ranks) for cap in _caps_of(instance, rank)]
 
 
 def _caps_of(instance: Instance, rank: int) -> Iterator[InFlightCap]:
-    headroom = instance.headroom_bytes[rank]
+    headroom, (first, *others) = instance.headroom_bytes[rank], instance.held[rank]
     if headroom is None:
+        return
+    if not others:
+        most = instance.most_forwards(first)
+        if most < instance[first].num_micro_batches:
+            yield InFlightCap(first, first, most)
         return
     for chain in instance.chains(rank):
         held = _held_bytes(instance, chain)

@@ -23,10 +23,8 @@ class RankSubsetTuning:
     far_apart_share: float = 0.6
     # Least time of one trial.
     shortest_trial_s: float = 0.2
-    # Share of the time for the first rank, which may prove most, when ranks are alone; the second
-    # value is for ranks that hold several stages.
+    # Share of the time for the first rank, which may prove most, when ranks of one stage are alone.
     first_rank_share: float = 0.5
-    first_rank_share_of_several: float = 0.65
     # From this many ranks on, precedences of ops are literals in CP-SAT's disjunctive constraint,
     # up to this many ops per rank.
     ranks_with_precedence_literals: int = 4

@@ -106,12 +106,14 @@ class FlushFreeTuning:
     # Share of the remaining time for list scheduling before that, the policies that are tried at
     # least, the ops of all, its effort in a deterministic search, in seconds per op, and the best
     # orders that are simulated exactly: that fit, and in all.
-    list_share: float = 0.2
+    list_share: float = 0.8
     fewest_policies: int = 40
-    policy_ops: int = 200_000
+    policy_ops: int = 600_000
     list_s_per_op: float = 10e-6
+    # Share of the policies of a rank by which it waits for an op that it prefers.
+    patient_share: float = 0.5
     most_list_orders: int = 8
-    most_list_orders_refused: int = 40
+    most_list_orders_refused: int = 150
     # Of the bound by the states of a stage: states, passes of Bellman and Ford, those after which a
     # cycle is looked for, and cycles.
     most_states: int = 10_000

@@ -49,6 +49,12 @@ class WeightPassingTuning:
     placing_share: float = 0.2
     # Share of moves on a ring that change the order of one rank alone.
     alone_share: float = 0.3
+    # F's of all ranks up to which the programs of a ring are changed one by one; the moves between
+    # two evaluations; and the weights of shifting an op, dropping or adding a visit, and splitting
+    # or fusing a backward.
+    most_moved_forwards: int = 32
+    ring_moves: tuple[int, ...] = (1, 1, 2)
+    ring_move_weights: tuple[float, ...] = (0.7, 0.1, 0.1, 0.1)
     # Slots up to which all schedules with all-gathers are a model for CP-SAT, the share of the time
     # left that it gets, and the growth of that time from which it is tried again.
     most_exact_slots: int = 32

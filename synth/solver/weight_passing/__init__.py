@@ -12,6 +12,7 @@ rank_work        the least work and the least visits of a rank, for these bounds
 ring_bounds      the bounds for a ring
 small_problems   exact searches, for problems that are small enough
 ring_programs    all programs of a rank on a ring
+ring_moves       moves of single visits and ops in the programs of a small ring
 ring_enumeration all schedules of a tiny problem on a ring, one by one
 gather_model     all schedules of a small problem with all-gathers, as a model for CP-SAT
 gather_lifetimes the makers and readers of its values

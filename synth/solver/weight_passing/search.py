@@ -40,7 +40,9 @@ from synth.solver.weight_passing.least_memory import least_memory
 from synth.solver.weight_passing.problem import (
     WeightMovement,
     WeightPassingProblem,
+    passes_from_rank_to_rank,
 )
+from synth.solver.weight_passing.ring_moves import moved
 from synth.solver.weight_passing.small_problems import is_small, prove_exactly
 from synth.solver.weight_passing.visit_options import VisitOptions
 from synth.units import format_bytes_both
@@ -181,6 +183,7 @@ class WeightPassingSearch:
             yield from self._tries(batch, names)
             if self._pool:
                 yield from self._annealing(self._begin())
+            yield from self._moving_visits()
             yield from self._exactly()
 
     def _why_none(self) -> str:
@@ -294,18 +297,37 @@ class WeightPassingSearch:
 
     def _annealing(self, current: ScoredCandidate) -> Iterator[bool]:
         """Run from hot to cold, accepting worse candidates by Metropolis' rule."""
-        cooling = WEIGHT_PASSING.coldest_share / WEIGHT_PASSING.hottest_share
         for step in range(WEIGHT_PASSING.moves_per_run):
-            moved = self._neighbour(current.candidate)
-            scored = None if moved is None else self._try(moved, "annealing")
-            yield moved is not None
+            neighbour = self._neighbour(current.candidate)
+            scored = None if neighbour is None else self._try(neighbour, "annealing")
+            yield neighbour is not None
             if scored is None:
                 continue
-            worse_us = scored.value_us - current.value_us
-            share = WEIGHT_PASSING.hottest_share * cooling ** (step / WEIGHT_PASSING.moves_per_run)
-            temperature_us = max(share * current.value_us, 1e-9)
-            if worse_us <= 0 or self._rng.random() < math.exp(-worse_us / temperature_us):
+            if self._accepts(step, current.value_us, scored.value_us):
                 current = scored
+
+    def _accepts(self, step: int, current_us: int, value_us: int) -> bool:
+        """Decide by Metropolis' rule, at the temperature of a step of a run."""
+        cooling = WEIGHT_PASSING.coldest_share / WEIGHT_PASSING.hottest_share
+        share = WEIGHT_PASSING.hottest_share * cooling ** (step / WEIGHT_PASSING.moves_per_run)
+        worse_us, temperature_us = value_us - current_us, max(share * current_us, 1e-9)
+        return worse_us <= 0 or self._rng.random() < math.exp(-worse_us / temperature_us)
+
+    def _moving_visits(self) -> Iterator[bool]:
+        """Anneal the programs of the best schedule of a small ring, rank by rank."""
+        problem, best = self.passing.problem, self.state.best
+        num_forwards = problem.num_micro_batches * len(self.passing.stages)
+        if not self._is_ring or best is None or num_forwards > WEIGHT_PASSING.most_moved_forwards:
+            return
+        current = best
+        for step in range(WEIGHT_PASSING.moves_per_run):
+            judged = evaluate(problem, moved(current.schedule, self._rng), "moved visits")
+            is_valid = judged is not None and passes_from_rank_to_rank(judged.timeline.lowered)
+            if judged is not None and is_valid:
+                self.state.offer(judged)
+                if self._accepts(step, current.value_us, judged.value_us):
+                    current = judged
+            yield is_valid
 
     def _neighbour(self, candidate: OrderCandidate) -> OrderCandidate | None:
         if self._rng.random() < WEIGHT_PASSING.placing_share:
@@ -319,8 +341,8 @@ class WeightPassingSearch:
         order = changed(orders[rank], self._rng, WEIGHT_PASSING.farthest)
         if order is None:
             return None
-        moved = (*orders[:rank], order, *orders[rank + 1 :])
-        return OrderCandidate(moved, replace(candidate.visit_options, reserve_bytes=0))
+        others = (*orders[:rank], order, *orders[rank + 1 :])
+        return OrderCandidate(others, replace(candidate.visit_options, reserve_bytes=0))
 
     def _other_visit_options(self, visit_options: VisitOptions) -> VisitOptions:
         """Change one of the choices."""

@@ -162,9 +162,29 @@ def test_plans_with_policies_hold_what_was_planned_and_learn_the_same(
         torch.testing.assert_close(losses, torch.tensor(by_plan[0][0].losses), rtol=1e-5, atol=0)
 
 
+def backward_of(module: nn.Module, x: Tensor, policy: str) -> None:
+    """F and B of a stage of one layer under a policy."""
+    calls = layer_calls(
+        {0: module},
+        ["a"],
+        autocast=None,
+        recomputed=(),
+        recomputed_layers=Recomputation({0: policy}),
+    )
+    stage = LayeredStage([calls[0]], is_first=True, is_last=False)
+    stage.forward(0, ForwardInput((x,), fused=True))
+    stage.backward(0, (torch.ones_like(x),))
+
+
 class ChangedInPlace(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return (x @ x.transpose(-1, -2)).sin_() @ x
+
+
+@pytest.mark.parametrize("policy", ["ops", MINE])
+def test_an_error_of_a_repetition_names_the_policy(policy: str) -> None:
+    with pytest.raises(SynthError, match=f"a layer cannot be recomputed under the policy {policy}"):
+        backward_of(ChangedInPlace(), torch.ones(4, 8, requires_grad=True), policy)
 
 
 def test_a_layer_that_cannot_be_recomputed_under_a_policy_is_named() -> None:

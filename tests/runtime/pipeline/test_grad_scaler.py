@@ -224,3 +224,72 @@ def test_clipping_is_by_the_norm_over_all_ranks(pool: Any, name: str) -> None:
         torch.testing.assert_close(float(after), 0.1, rtol=1e-4, atol=0)
         for stage, gradients in by_stage.items():
             torch.testing.assert_close(gradients, [p.grad for p in model[stage].parameters()])
+
+
+class Divided(nn.Module):
+    """Two matrices that a group divides, and a norm that is whole on each of its processes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 16), nn.Linear(16, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.down(self.up(self.norm(x)).tanh())
+        return y
+
+
+def overflow_in_a_shard(rank: int, size: int) -> Any:
+    """One shard of the last rank's gradients is not finite in the second of three steps."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    from synth.runtime.grad_scaler import PipelineGradScaler
+    from synth.runtime.pipeline import Pipeline
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "scaled"))
+    torch.manual_seed(0)
+    plain, divided = nn.Linear(WIDTH, WIDTH), Divided()
+    styles: Any = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+    is_last = mesh["pp"].get_local_rank() == 1
+    stage = parallelize_module(divided, mesh["scaled"], styles) if is_last else plain
+    schedule = generate("zb-h1", 2, MICRO_BATCHES)
+    pipeline = Pipeline(schedule, stage, group=mesh["pp"], loss=nn.functional.mse_loss)
+    optimizer = build_optimizer([stage], fused=False)
+    optimizer.defaults["foreach"] = optimizer.param_groups[0]["foreach"] = False
+    scaler = PipelineGradScaler(pipeline, init_scale=64.0)
+    x, _ = build_batch()
+    seen = []
+    for step in range(3):
+        pipeline.step(pipeline.split(x, targets=x), scaler=scaler)
+        gradient: Any = divided.up.weight.grad
+        if step == 1 and rank == 3:
+            gradient.to_local()[0, 0] = torch.inf
+        before = [p.detach().clone() for p in stage.parameters()]
+        scaler.unscale_(optimizer)
+        whole = None if step or not is_last else gradient.full_tensor()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        moved = any(
+            bool((p.detach() != old).any())
+            for p, old in zip(stage.parameters(), before, strict=True)
+        )
+        seen.append((moved, scaler.get_scale(), whole))
+    return seen
+
+
+def test_an_overflow_in_one_shard_skips_the_step_on_all_processes(pool: Any) -> None:
+    torch.manual_seed(0)
+    plain, divided = nn.Linear(WIDTH, WIDTH), Divided()
+    x, _ = build_batch()
+    nn.functional.mse_loss(divided(plain(x)), x).backward()
+    found = pool.run(overflow_in_a_shard, 4)
+    for seen in found:
+        assert [each[:2] for each in seen] == [(True, 64.0), (False, 32.0), (True, 32.0)]
+    for seen in found[2:]:
+        torch.testing.assert_close(seen[0][2], divided.up.weight.grad)

@@ -1,6 +1,7 @@
 """Plans whose ranks are groups of processes: data × pipeline × tensor, from the plan file."""
 
 import json
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -252,6 +253,30 @@ def test_a_process_holds_half_of_what_is_divided(llama: Profile) -> None:
     assert llama.layer_profiles["embedding"].parameter_bytes == 4 * 16 * 128
 
 
+def test_the_device_holds_one_whole_layer_at_a_time(llama: Profile) -> None:
+    from synth.runtime.models import build_model
+    from synth.runtime.training.building import build_stages
+
+    plan = plan_of(llama, generate("1f1b", 2, MICRO_BATCHES))
+    layers: list[Any] = []
+    on_device: list[int] = []
+
+    def build(*arguments: Any, **keywords: Any) -> Any:
+        made = build_model(*arguments, **keywords)
+        layers.extend(made.layers.values())
+        return made
+
+    def divide(given: Any) -> None:
+        on_device.append(sum(p.is_meta for layer in layers for p in layer.parameters()))
+        for layer in given:
+            layer.to_empty(device="cpu")
+
+    with pytest.raises(SynthError, match="static bytes"):  # as nothing is divided
+        build_stages(plan, 0, torch.device("meta"), 0, build=build, divide=divide)
+    assert on_device == [len(list(layer.parameters())) for layer in layers]
+    assert len(layers) == len(plan.layers_of(0))
+
+
 def train(rank: int, size: int, path: Path, options: str) -> tuple[list[float], list[Tensor]]:
     """The losses of a run and its parameters at the end, as on every process."""
     from synth.runtime.training.trainer import RankTrainer
@@ -272,6 +297,33 @@ def ways_to_train(text: Path, **more: Any) -> str:
     """Options with clipping that does clip."""
     given = {"data": text, "steps": 4, "clip_norm": 0.3, **more}
     return TrainOptions.model_validate(given).model_dump_json()
+
+
+def whole_stages(rank: int, size: int, path: Path) -> list[str]:
+    """What a Pipeline says of stages that no group has divided."""
+    from synth.runtime.input_function import spec_of
+    from synth.runtime.models import build_layers
+    from synth.runtime.pipeline import Pipeline
+
+    plan = Plan.load(path)
+    layers = build_layers(spec_of(plan.workload, plan.workload.model, None), seed=0)
+    held = sorted({stage for stage, _ in plan.schedule().placement.held[rank]})
+    stages = {n: [layers[i] for i in plan.layers_of(n)] for n in held}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        Pipeline(plan, stages)
+    return [str(each.message) for each in caught]
+
+
+def test_a_pipeline_warns_of_stages_that_are_whole(
+    pool: GlooPool, llama: Profile, tmp_path: Path
+) -> None:
+    path = tmp_path / "plan.json"
+    plan = saved(llama, "1f1b", path)
+    for rank, said in enumerate(pool.run(whole_stages, 2, path)):
+        assert [f"the stages of rank {rank} are whole: " in each for each in said] == [True]
+    without_groups(plan).save(path)
+    assert pool.run(whole_stages, 2, path) == [[], []]
 
 
 def without_groups(plan: Plan) -> Plan:
@@ -317,15 +369,40 @@ def test_a_checkpoint_of_groups_is_one_of_single_processes_and_back(
         assert parts == pytest.approx(whole_run, rel=1e-5)
 
 
+@pytest.mark.parametrize(("written", "optimizer"), [("hf", "adamw"), ("dcp", "sgd:0.9")])
+def test_weights_of_groups_are_those_of_single_processes_and_back(
+    pool: GlooPool, tmp_path: Path, text: Path, written: str, optimizer: str
+) -> None:
+    path, single = tmp_path / "plan.json", tmp_path / "single.json"
+    plan = saved(profile_of(pool, "llama", optimizer), "1f1b", path)
+    without_groups(plan).save(single)
+    whole_run = pool.run(train, 2, single, ways_to_train(text, steps=2))
+    parameters = [p for _, found in whole_run for p in found]
+    folder = tmp_path / "first"
+    for number, (first, second) in enumerate(((path, single), (single, path))):
+        folder = tmp_path / f"weights-{number}"
+        files = {"export_weights": folder, "export_format": written}
+        pool.run(
+            train, 4 if first is path else 2, first, ways_to_train(text, steps=2, weights=files)
+        )
+        again = ways_to_train(
+            text, steps=1, learning_rate={"peak": 0.0}, weights={"weights_from": folder}
+        )
+        found = pool.run(train, 4 if second is path else 2, second, again)
+        for member in range(2 if second is path else 1):
+            every = found[member :: len(found) // 2]
+            mine = [p for _, of_rank in every for p in of_rank]
+            for one, true in zip(mine, parameters, strict=True):
+                torch.testing.assert_close(one, true, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"weights": {"weights_from": "w"}}, "with which --weights-from does not go together"),
-        ({"weights": {"export_weights": "w"}}, "with which --export-weights does not go"),
         ({"look_ahead": 2}, "with which --look-ahead does not go together"),
         ({"switches": {"post_validation": True}}, "with which post-validation does not go"),
     ],
-    ids=["weights-from", "export-weights", "look-ahead", "post-validation"],
+    ids=["look-ahead", "post-validation"],
 )
 def test_what_groups_do_not_do_is_refused(
     llama: Profile, text: Path, more: dict[str, Any], message: str

@@ -215,11 +215,16 @@ def test_fsdp_holds_gathered_parameters_while_it_computes() -> None:
     assert sharded.rise_bytes[OpKind.BW] >= 3 * whole
 
 
-@pytest.mark.parametrize("gradient_bytes", [2, 4])
-def test_fsdp_reduces_gradients_in_their_own_bytes(gradient_bytes: int) -> None:
+@pytest.mark.parametrize(
+    ("optimizer", "gradient_bytes"), [("adamw+master", 2), ("adamw+master+float32-gradients", 4)]
+)
+def test_gradients_are_reduced_in_the_dtype_in_which_they_are_kept(
+    optimizer: str, gradient_bytes: int
+) -> None:
     layout = Layout(seq_len=64, data=64, sharding=Sharding.FSDP)
-    software = Software(gradient_bytes=gradient_bytes)
-    estimator = Estimator(model_of("llama3-70b"), device_of("h100"), layout, software)
+    spec = OptimizerSpec.parse(optimizer)
+    model, device = model_of("llama3-70b"), device_of("h100")
+    estimator = Estimator(model, device, layout, optimizer=spec)
     times = estimator.profile().layer_profiles["block"].time_us
     # Of few tokens a layer takes as long as its exchanges.
     states = [estimator.states("block")]

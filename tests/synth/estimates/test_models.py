@@ -64,6 +64,91 @@ def test_biases_of_a_llamas_mlp_count() -> None:
     assert biased.parameters - plain.parameters == 2 * (2 * 128 + 64)
 
 
+def decoder(kind: str, sizes: tuple[int, int, int, int, int], /, **more: Any) -> dict[str, Any]:
+    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    return {"model_type": kind, **dict(zip((*names, "vocab_size"), sizes, strict=True)), **more}
+
+
+# Counted by transformers 5.24 on the meta device.
+PUBLISHED = {
+    1_235_814_400: decoder(
+        "llama",
+        (2048, 16, 32, 8192, 128256),
+        **{"num_key_value_heads": 8, "tie_word_embeddings": True},
+    ),
+    14_315_784_192: decoder(
+        "qwen2_moe",
+        (2048, 24, 16, 5632, 151936),
+        **{"num_experts": 60, "num_experts_per_tok": 4, "moe_intermediate_size": 1408},
+        shared_expert_intermediate_size=5632,
+    ),
+    2_614_341_888: decoder(
+        "gemma2", (2304, 26, 8, 9216, 256000), **{"num_key_value_heads": 4, "head_dim": 256}
+    ),
+    3_821_079_552: decoder("phi3", (3072, 32, 32, 8192, 32064), sliding_window=2047),
+    2_779_683_840: decoder("phi", (2560, 32, 32, 10240, 51200)),
+    20_554_567_680: decoder("gpt_neox", (6144, 44, 64, 24576, 50432)),
+    6_921_720_704: decoder("falcon", (4544, 32, 71, 18176, 65024), multi_query=True, bias=False),
+    41_303_293_952: decoder(
+        "falcon",
+        (8192, 60, 128, 32768, 65024),
+        **{"num_kv_heads": 8, "new_decoder_architecture": True, "bias": False},
+    ),
+    7_298_617_344: decoder("olmo2", (4096, 32, 32, 11008, 100352)),
+    6_919_161_856: decoder(
+        "olmoe", (2048, 16, 16, 1024, 50304), **{"num_experts": 64, "num_experts_per_tok": 8}
+    ),
+    15_706_484_224: decoder(
+        "deepseek_v2",
+        (2048, 27, 16, 10944, 102400),
+        **{"q_lora_rank": None, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "v_head_dim": 128},
+        **{"qk_rope_head_dim": 64, "moe_intermediate_size": 1408, "n_routed_experts": 64},
+        **{"n_shared_experts": 2, "num_experts_per_tok": 6, "first_k_dense_replace": 1},
+    ),
+    20_914_757_184: decoder(
+        "gpt_oss",
+        (2880, 24, 64, 2880, 201088),
+        **{"num_key_value_heads": 8, "head_dim": 64, "attention_bias": True},
+        **{"num_local_experts": 32, "num_experts_per_tok": 4, "sliding_window": 128},
+    ),
+    3_030_371_328: decoder("starcoder2", (3072, 30, 24, 12288, 49152), num_key_value_heads=2),
+    8_170_848_256: decoder(
+        "granite",
+        (4096, 40, 32, 12800, 49155),
+        **{"num_key_value_heads": 8, "tie_word_embeddings": True},
+    ),
+    1_334_628_352: decoder(
+        "granitemoe",
+        (1024, 24, 16, 512, 49155),
+        **{"num_key_value_heads": 8, "tie_word_embeddings": True},
+        **{"num_local_experts": 32, "num_experts_per_tok": 8},
+    ),
+    15_628_775_424: decoder("nemotron", (6144, 32, 48, 24576, 256000), num_key_value_heads=8),
+    3_075_098_624: decoder("smollm3", (2048, 36, 16, 11008, 128256), num_key_value_heads=4),
+    2_795_443_200: decoder("stablelm", (2560, 32, 32, 6912, 50304)),
+    559_214_592: {
+        "model_type": "bloom",
+        **{"hidden_size": 1024, "n_layer": 24, "n_head": 16, "vocab_size": 250880},
+    },
+}
+
+
+@pytest.mark.parametrize("count", PUBLISHED)
+def test_a_published_config_has_the_parameters_of_its_model(count: int) -> None:
+    assert shape_of(PUBLISHED[count], "published").parameters == count
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", PUBLISHED)
+def test_transformers_counts_the_same_parameters(count: int) -> None:
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    kind, *values = PUBLISHED[count].items()
+    config = transformers.CONFIG_MAPPING[kind[1]](**dict(values), pad_token_id=0)
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    assert sum(each.numel() for each in model.parameters()) == count
+
+
 @pytest.mark.parametrize("kind", ["qwen2", "qwen3"])
 @pytest.mark.parametrize(
     ("more", "local"),
@@ -114,6 +199,8 @@ def test_a_config_file_and_its_folder_are_the_same_model(tmp_path: Path) -> None
         ({**LLAMA, "num_attention_heads": 0}, "no multiple of num_attention_heads 0"),
         ({**LLAMA, "num_hidden_layers": 0}, "is no model"),
         ({"model_type": "llama"}, "has no hidden_size"),
+        ({**LLAMA, "model_type": "gpt_neox", "attention_bias": False}, "has no attention_bias, wh"),
+        ({**LLAMA, "model_type": "stablelm", "qk_layernorm": True}, "has a qk_layernorm, which is"),
     ],
 )
 def test_a_wrong_config_is_refused_by_the_name_of_its_value(

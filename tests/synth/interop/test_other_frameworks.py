@@ -23,6 +23,7 @@ from synth.interop.megatron import megatron_parts, to_megatron
 from synth.interop.recomputation import megatron_recomputation, torchtitan_checkpointing
 from synth.interop.torch_csv import to_torch_csv
 from synth.interop.torchtitan import schedule_name, to_torchtitan, torchtitan_parts
+from synth.profile.mesh import DeviceGroup
 
 NAME = "zb-1.5b-p8-m24"  # an embedding, 22 blocks and a head
 
@@ -149,6 +150,30 @@ def test_layers_that_the_user_names_are_recomputed_as_what_they_are_there() -> N
     letters = megatron_parts(plan, {"stem": "E", "classifier": "L"})
     assert megatron_recomputation(plan, letters) is None
     assert "uniform" in str(megatron_recomputation(blocks, letters))
+
+
+def test_the_groups_of_a_plan_are_options_or_a_note() -> None:
+    plan = plan_of("1f1b")
+    group = DeviceGroup(tensor=4, sequence=True, context=2, expert=2)
+    grouped = plan.replace(workload=plan.workload.replace(group=group))
+    degrees = tomllib.loads(to_torchtitan(grouped, "plan.csv"))["parallelism"]
+    sizes = [degrees[f"{name}_parallel_degree"] for name in ("tensor", "context", "expert")]
+    assert sizes == [4, 2, 2]
+    assert "tensor_parallel_degree" not in to_torchtitan(plan, "plan.csv")
+    (note,) = _notes_of_groups(grouped, ExportFormat.MEGATRON)
+    assert note.endswith(
+        "groups of 8 devices (tp 4 with sequence parallelism, cp 2, ep 2), which the format does "
+        "not say; give Megatron-LM --tensor-model-parallel-size 4 --sequence-parallel "
+        "--context-parallel-size 2 --expert-model-parallel-size 2 --expert-tensor-parallel-size 1"
+    )
+    (note,) = _notes_of_groups(grouped, ExportFormat.TORCH)
+    assert note.endswith("; divide the layers of each stage over these devices")
+    assert not _notes_of_groups(grouped, ExportFormat.TORCHTITAN)
+    assert not _notes_of_groups(plan, ExportFormat.MEGATRON)
+
+
+def _notes_of_groups(plan: synth.Plan, to: ExportFormat) -> list[str]:
+    return [note for note in losses(plan, "plan.json", to, {}) if "groups of" in note]
 
 
 @pytest.mark.parametrize("family", ["zb-v", "chimera"])

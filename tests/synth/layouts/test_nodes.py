@@ -8,9 +8,18 @@ from synth.options.arguments.plan import LayoutArguments
 from synth.options.layout_task import LayoutTask, read_layout_task
 
 
-def task_of(device: str, gpus: int) -> LayoutTask:
+def task_of(
+    device: str, gpus: int, *, nodes: int | None = None, node: int | None = None
+) -> LayoutTask:
     return read_layout_task(
-        LayoutArguments(model="llama3-405b", device=device, gpus=gpus, global_batch=gpus)
+        LayoutArguments(
+            model="llama3-405b",
+            device=device,
+            gpus=gpus,
+            global_batch=gpus,
+            nodes=nodes,
+            gpus_per_node=node,
+        )
     )
 
 
@@ -28,3 +37,33 @@ def test_tensor_parallelism_divides_the_devices_that_a_run_takes_of_a_rack(gpus:
 def test_the_error_names_a_number_of_devices_per_node_that_works() -> None:
     with pytest.raises(SynthError, match=r"gpus.per.node 6$"):
         task_of("h100", 12)
+
+
+def test_nodes_share_the_devices_in_place_of_the_nodes_of_the_device() -> None:
+    task = task_of("h100", 64, nodes=16)
+    assert task.question.device.ranks_per_node == 4
+    assert max(one.groups.tensor for one in legal_layouts(task.question)) == 4
+    assert task.nodes == (16, 4)
+    assert task_of("h100", 12, nodes=2).nodes == (2, 6)
+    assert task_of("h100", 64, nodes=8, node=8).nodes == (8, 8)
+
+
+def test_a_run_within_a_node_has_one_and_the_nodes_of_racks_are_not_known() -> None:
+    assert task_of("h100", 4).nodes == (1, 4)
+    assert task_of("gb200", 128).nodes is None
+    assert task_of("gb200", 128, nodes=2).nodes == (2, 64)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "node", "words"),
+    [
+        (7, None, r"7 nodes cannot share 64 devices equally; give \S*nodes 4, or a multiple of 7"),
+        (128, None, r"cannot share 64 devices equally; give \S*nodes 64,"),
+        (8, 4, r"nodes 8 have 8 each of 64 devices, and \S*gpus.per.node is 4; leave one"),
+    ],
+)
+def test_nodes_that_contradict_the_devices_are_refused(
+    nodes: int, node: int | None, words: str
+) -> None:
+    with pytest.raises(SynthError, match=words):
+        task_of("h100", 64, nodes=nodes, node=node)

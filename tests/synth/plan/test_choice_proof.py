@@ -6,7 +6,9 @@ from itertools import combinations
 
 import pytest
 
+from synth.plan.recompute.attempts import ChoiceAttempts
 from synth.plan.recompute.choice_proof import ChoiceProof
+from synth.plan.recompute.choice_search import solve_choosing
 from synth.plan.recompute.given_stages import solve_recomputing
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice
 from synth.plan.recompute.layer_choice import with_layers
@@ -87,3 +89,28 @@ def test_branching_proves_the_best_of_all_choices_where_closed_forms_do_not() ->
     assert problem.objective.value_us(bounds_of_every_choice(problem)) == 176
     assert proven_us(problem, best_us) == best_us
     assert proven_us(problem, 2 * best_us) == best_us
+
+
+def test_a_proof_goes_on_with_a_better_schedule() -> None:
+    problem = tight(0, "linear", (2, 1), 4)
+    proof = ChoiceProof(problem, counted(0.01), lambda: 402, lambda: False)
+    first = next(proof.prove(0.01)).bound_us
+    proof.go_on(counted(1), lambda: 201, lambda: False)
+    proven = [one.bound_us for one in proof.prove(1)]
+    assert first <= proven[0] and proven == sorted(proven)
+    assert proof.bound_us == 201  # the best of all choices, as above
+
+
+def test_a_later_search_goes_on_from_the_attempts_of_an_earlier_one() -> None:
+    problem = tight(0, "linear", (2, 1), 4)
+    attempts = ChoiceAttempts()
+    first = solve_choosing(problem, counted(0.02), attempts=attempts)
+    known = attempts.best
+    assert known is not None and known.found.value_us == first.value_us
+    told: list[int] = []
+    second = solve_choosing(
+        problem, counted(0.5), lambda one: told.append(one.value_us), attempts=attempts
+    )
+    assert second.value_us == second.lower_bound_us == 201
+    assert first.value_us is not None and all(us <= first.value_us for us in told)
+    assert first.lower_bound_us <= second.lower_bound_us

@@ -19,8 +19,10 @@ from synth.profile import Profile
 from synth.profile.layer_profile import Layer, LayerProfile, Timing
 from synth.profile.links import Link, Links, NodeLink, PairLink
 from synth.profiles import find
+from synth.schedule.model import Buffering, Schedule
 from synth.schedule.placements import placement
-from synth.schedule.verify import verify
+from synth.schedule.rank_memory import peak_bytes
+from synth.schedule.verify import ScheduleError, verify
 from synth.search.outcome import StoppedBy
 from synth.solver.infeasibility import smallest_limit_bytes
 from synth.solver.instance.memory_models import relaxed_for_fusion
@@ -29,6 +31,7 @@ from synth.solver.problem import Problem
 from synth.solver.solver import solve
 from tests.sweep import sweep
 from tests.synth.effort import counted
+from tests.synth.odd_problems import RandomOrders
 from tests.synth.plan.test_recompute import profile_that_saves_much
 
 F, B, W, BW, STEP = OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP
@@ -194,6 +197,23 @@ def test_no_partition_has_a_schedule_below_its_bound_nor_below_that_of_all(seed:
         done.append(least.sizes)
     for sizes, value_us in values.items():
         assert (closed[sizes] or 0) <= (bounds.bound_us(sizes) or 0) <= value_us
+
+
+@pytest.mark.parametrize("seed", sweep(range(600), daily=60))
+def test_no_random_schedule_is_below_the_closed_forms_of_its_partition(seed: int) -> None:
+    """The limits are what the schedule needs."""
+    profile, problem = drawn(seed)
+    draw = random.Random(seed)
+    free = replace(problem, caps_bytes=None, num_micro_batches=draw.randint(2, 9))
+    programs = RandomOrders(draw, free).programs()
+    schedule = Schedule(free.placement, free.num_micro_batches, programs, "random", Buffering(9, 9))
+    try:
+        lowered, timeline = verify(schedule, free.costs)
+    except ScheduleError:  # buffers too small for this order
+        return
+    bounds = PartitionBounds(StageCostTable(profile), replace(free, caps_bytes=peak_bytes(lowered)))
+    assert free.partition is not None
+    assert (bounds.bound_us(free.partition) or 0) <= free.objective.value_us(timeline)
 
 
 @pytest.mark.parametrize("objective", ["makespan", "period", "iterations:3"])

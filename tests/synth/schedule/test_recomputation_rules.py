@@ -2,6 +2,7 @@
 
 import pytest
 
+from synth.costs.recomputation import FULL
 from synth.profile.model_parts import model_parts
 from synth.schedule.placements import placement
 from synth.schedule.recomputation_rules import (
@@ -20,7 +21,7 @@ def layers(menu: RecomputationMenu, kind: RecomputationKind, number: int) -> tup
     """On a V of two ranks: stages 0 and 3 (layers 0–1, 6–8) on rank 0, 1 and 2 on rank 1."""
     sizes, where = (2, 3, 1, 3), placement("v", 2)
     rules = menu.rules(sizes, where)
-    (rule,) = (one for one in rules if (one.kind, one.number) == (kind, number))
+    (rule,) = (one for one in rules if one[:2] == (kind, number) and one.policy == FULL)
     return rule.layers(sizes, where, PARTS)
 
 
@@ -57,3 +58,12 @@ def test_each_choice_of_layers_is_listed_once_with_its_first_rule() -> None:
     assert list(found) == [(), tuple(range(1, 8)), (2, 4, 7), (5,)]
     numbers = [None if rule is None else rule.number for rule in found.values()]
     assert numbers == [None, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("menu", "policy"), [(TORCHTITAN, "ops"), (MEGATRON, "selective")])
+def test_a_policy_is_a_rule_of_all_decoder_layers(menu: RecomputationMenu, policy: str) -> None:
+    sizes, where = (5, 4), placement("linear", 2)
+    (rule,) = (one for one in menu.rules(sizes, where) if one.policy != FULL)
+    assert (rule.policy, rule.words) == (policy, f"all {policy}")
+    assert rule.layers(sizes, where, PARTS) == menu.every_layer(sizes, where, PARTS)
+    assert rule not in menu.choices(sizes, where, PARTS).values()

@@ -9,6 +9,7 @@ from synth.costs.costs import uniform_costs
 from synth.objective import Objective
 from synth.op_kinds import OpKind
 from synth.profile.links import Link, Links
+from synth.schedule.files.certificate import ProvenBound
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.placements import placement
 from synth.schedule.rank_memory import peak_bytes
@@ -143,3 +144,19 @@ def test_proofs_begin_with_the_best_closed_form() -> None:
     assert setting.known.bound_us == closed.bound_us
     subsets: LowerBound = RankSubsets.of(setting)
     assert subsets.bound_us == closed.bound_us
+
+
+def test_half_of_the_ranks_that_are_not_solved_continue_for_twice_as_long() -> None:
+    """Of four ranks, two are solved at once; of the others the one with the larger bound is."""
+    problem = random_problem(1, "v", 4, 4)
+    bounds = RankSubsets.of(setting_of(problem, 10**6))
+    turns: list[tuple[int, float]] = []
+
+    def prove(rank: int, limit_s: float) -> tuple[ProvenBound, float]:
+        turns.append((rank, limit_s))
+        if rank in (0, 2) or limit_s >= 8:
+            bounds.solved.add(rank)
+        return ProvenBound.by_closed_forms(100 + rank), limit_s
+
+    assert len(list(bounds._by_halving((2, 1, 0, 3), 36.0, prove))) == len(turns)
+    assert turns == [(2, 3.0), (1, 3.0), (0, 3.0), (3, 3.0), (3, 6.0), (1, 6.0), (3, 12.0)]

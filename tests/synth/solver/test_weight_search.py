@@ -476,3 +476,13 @@ def test_moves_keep_schedules_complete_and_in_order(seed: int) -> None:
     except DeadlockError:
         return
     verify(schedule, passing.problem.costs)
+
+
+@pytest.mark.slow
+def test_on_a_small_ring_ranks_place_visits_for_themselves() -> None:
+    """An independent local search over programs takes 664; one rule for all visits takes 686."""
+    rng = random.Random(3)
+    passing = weight_passing_problem(RING, unequal_costs(2, rng), 2, 2, rng.randint(150, 400))
+    options = SolveOptions(time_limit_s=1.0, gap=0.0, deterministic=True, workers=1)
+    found = solve_weight_passing(passing, options)
+    assert found.value_us is not None and found.value_us <= 664

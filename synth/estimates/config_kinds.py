@@ -1,0 +1,328 @@
+"""The sizes of a model by the kinds of `config.json` that Hugging Face's library writes."""
+
+from collections.abc import Callable
+from typing import Any
+
+from synth.estimates.config_values import ConfigValues
+from synth.estimates.model_shape import Experts, LatentAttention
+
+
+def _decoder(given: ConfigValues) -> dict[str, Any]:
+    """The sizes that all decoders with rotary embeddings and gated MLPs name alike."""
+    hidden, heads = given.number("hidden_size"), given.number("num_attention_heads")
+    if given.has("head_dim"):
+        width = given.number("head_dim")
+    else:
+        width = given.share(hidden, "hidden_size", heads, "num_attention_heads")
+    kv_heads = given.number("num_key_value_heads", default=heads)
+    given.share(heads, "num_attention_heads", kv_heads, "num_key_value_heads")
+    return {
+        "layers": given.number("num_hidden_layers"),
+        "hidden": hidden,
+        "ffn": given.number("intermediate_size"),
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "head_dim": width,
+        "vocab": given.number("vocab_size"),
+        "tied": given.flag("tie_word_embeddings"),
+        "attention_biases": given.flag("attention_bias"),
+    }
+
+
+def _llama(given: ConfigValues) -> dict[str, Any]:
+    return _with_output_bias(_decoder(given)) | {"mlp_biases": given.flag("mlp_bias")}
+
+
+def _with_output_bias(sizes: dict[str, Any]) -> dict[str, Any]:
+    """Add the bias of attention's output, which some models have with those of its inputs."""
+    return sizes | {"further": sizes["hidden"] if sizes["attention_biases"] else 0}
+
+
+def _qwen(given: ConfigValues) -> dict[str, Any]:
+    """If windows are used, the layers from `max_window_layers` on are local."""
+    sizes = _decoder(given)
+    if not given.flag("use_sliding_window"):
+        return sizes
+    window = given.number("sliding_window", default=0)
+    layers, first = sizes["layers"], given.number("max_window_layers", default=28)
+    local = max(0, layers - first) / max(1, layers)
+    if kinds := given.values("layer_types"):
+        local = kinds.count("sliding_attention") / len(kinds)
+    return sizes | {"window": window, "window_layers": local if window else 0.0}
+
+
+def _qwen2(given: ConfigValues) -> dict[str, Any]:
+    return _qwen(given) | {"attention_biases": True}
+
+
+def _qwen3(given: ConfigValues) -> dict[str, Any]:
+    return _with_output_bias(_qwen(given)) | {"head_norms": True}
+
+
+def _gemma(given: ConfigValues) -> dict[str, Any]:
+    return _decoder(given) | {"tied": given.flag("tie_word_embeddings", True)}
+
+
+def _gemma3(given: ConfigValues) -> dict[str, Any]:
+    """Four norms a layer, and local layers: every `sliding_window_pattern`-th is global."""
+    third = given.kind != "gemma2"
+    kinds = given.values("layer_types")
+    pattern = given.number("sliding_window_pattern", default=6 if third else 2)
+    local = kinds.count("sliding_attention") / len(kinds) if kinds else 1 - 1 / max(1, pattern)
+    window = given.number("sliding_window", default=0)
+    more = {"norms": 4, "head_norms": third, "window": window, "window_layers": local}
+    return _gemma(given) | more
+
+
+def _mistral(given: ConfigValues) -> dict[str, Any]:
+    """All layers are local if there is a window."""
+    window = given.number("sliding_window", default=0)
+    return _decoder(given) | {"window": window, "window_layers": 1.0 if window else 0.0}
+
+
+def _mixtral(given: ConfigValues) -> dict[str, Any]:
+    ffn = given.number("intermediate_size")
+    count, per_token = given.number("num_local_experts"), given.number("num_experts_per_tok")
+    return _mistral(given) | {"experts": Experts(count=count, per_token=per_token, ffn=ffn)}
+
+
+def _qwen3_moe(given: ConfigValues) -> dict[str, Any]:
+    return _qwen3(given) | {"experts": _experts_of_qwen(given)}
+
+
+def _qwen2_moe(given: ConfigValues) -> dict[str, Any]:
+    """With a shared expert, and a gate of it."""
+    sizes = _qwen2(given)
+    experts = _experts_of_qwen(given, given.number("shared_expert_intermediate_size"))
+    return sizes | {"experts": experts, "further": sizes["hidden"]}
+
+
+def _experts_of_qwen(given: ConfigValues, shared: int = 0) -> Experts:
+    dense = given.values("mlp_only_layers")
+    if dense != list(range(len(dense))):
+        raise given.refuse("mlp_only_layers that are not the first ones")
+    if given.number("decoder_sparse_step", default=1) != 1:
+        raise given.refuse("a decoder_sparse_step above 1")
+    return Experts(
+        count=given.number("num_experts", "num_local_experts"),
+        per_token=given.number("num_experts_per_tok"),
+        ffn=given.number("moe_intermediate_size"),
+        shared_ffn=shared,
+        first_layer=len(dense),
+    )
+
+
+def _gpt_oss(given: ConfigValues) -> dict[str, Any]:
+    """Experts in all layers, biases, sinks of attention's heads, and every other layer local."""
+    sizes = _with_output_bias(_decoder(given))
+    kinds, window = given.values("layer_types"), given.number("sliding_window", default=0)
+    local = kinds.count("sliding_attention") / len(kinds) if kinds else 0.5
+    count = given.number("num_local_experts")
+    per_token = given.number("num_experts_per_tok", "experts_per_token")
+    return sizes | {
+        "experts": Experts(count=count, per_token=per_token, ffn=sizes["ffn"]),
+        "mlp_biases": True,
+        "further": sizes["further"] + sizes["heads"] + count,
+        "window": window,
+        "window_layers": local if window else 0.0,
+    }
+
+
+def _olmo2(given: ConfigValues) -> dict[str, Any]:
+    """Norms of all queries and all keys together."""
+    sizes = _decoder(given)
+    return sizes | {"further": (sizes["heads"] + sizes["kv_heads"]) * sizes["head_dim"]}
+
+
+def _olmoe(given: ConfigValues) -> dict[str, Any]:
+    sizes = _olmo2(given)
+    count, per_token = given.number("num_experts"), given.number("num_experts_per_tok")
+    return sizes | {"experts": Experts(count=count, per_token=per_token, ffn=sizes["ffn"])}
+
+
+def _smollm3(given: ConfigValues) -> dict[str, Any]:
+    return _llama(given) | {"tied": given.flag("tie_word_embeddings", True)}
+
+
+def _with_norm_biases(sizes: dict[str, Any]) -> dict[str, Any]:
+    """Add the biases of norms, in a model whose matrices have none."""
+    hidden = sizes["hidden"]
+    more = {"further": sizes["further"] + sizes["norms"] * hidden, "further_ends": hidden}
+    return sizes | more
+
+
+def _nemotron(given: ConfigValues) -> dict[str, Any]:
+    """MLPs without a gate; norms with biases."""
+    sizes = _llama(given) | {"gated": False, "norms": 2}
+    return _with_norm_biases(sizes)
+
+
+def _stablelm(given: ConfigValues) -> dict[str, Any]:
+    norms = 1 if given.flag("use_parallel_residual") else 2
+    if given.flag("qk_layernorm"):
+        raise given.refuse("a qk_layernorm")
+    sizes = _decoder(given) | {"norms": norms, "further": 0}
+    sizes["attention_biases"] = given.flag("use_qkv_bias")
+    return _with_norm_biases(sizes)
+
+
+def _plain(given: ConfigValues) -> dict[str, Any]:
+    """MLPs without a gate, and biases of all matrices and norms."""
+    dropouts = ("attention_dropout", "hidden_dropout", "residual_dropout", "resid_pdrop")
+    return _decoder(given) | {
+        "gated": False,
+        "biases": True,
+        "attention_biases": False,
+        "dropout": given.is_above_zero(*dropouts),
+    }
+
+
+def _gpt_neox(given: ConfigValues) -> dict[str, Any]:
+    if not given.flag("attention_bias", True):
+        raise given.refuse("no attention_bias")
+    return _plain(given)
+
+
+def _phi(given: ConfigValues) -> dict[str, Any]:
+    """Attention and MLP beside each other behind one norm; the head has a bias."""
+    if given.flag("qk_layernorm"):
+        raise given.refuse("a qk_layernorm")
+    sizes = _plain(given)
+    return sizes | {"norms": 1, "further_ends": sizes["vocab"]}
+
+
+def _starcoder2(given: ConfigValues) -> dict[str, Any]:
+    sizes = _plain(given) | {"tied": given.flag("tie_word_embeddings", True)}
+    if not given.flag("use_bias", True):
+        raise given.refuse("no use_bias")
+    window = given.number("sliding_window", default=0)
+    return sizes | {"window": window, "window_layers": 1.0 if window else 0.0}
+
+
+def _falcon(given: ConfigValues) -> dict[str, Any]:
+    """One head of keys, or several with the new architecture; norms with biases."""
+    hidden = given.number("hidden_size")
+    heads = given.number("num_attention_heads", "n_head")
+    is_new = given.flag("new_decoder_architecture")
+    norms = 1 if given.flag("parallel_attn", True) else 2
+    if is_new:
+        kv_heads = given.number("num_kv_heads", "n_head_kv", default=heads)
+        norms = given.number("num_ln_in_parallel_attn", default=2)
+    else:
+        kv_heads = 1 if given.flag("multi_query", True) else heads
+    given.share(heads, "num_attention_heads", kv_heads, "num_kv_heads")
+    sizes = {
+        "layers": given.number("num_hidden_layers", "n_layer"),
+        "hidden": hidden,
+        "ffn": given.number("ffn_hidden_size", default=4 * hidden),
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "head_dim": given.share(hidden, "hidden_size", heads, "num_attention_heads"),
+        "vocab": given.number("vocab_size"),
+        "tied": given.flag("tie_word_embeddings", True),
+        "gated": False,
+        "biases": given.flag("bias"),
+        "norms": norms,
+        "further": 0,
+    }
+    return sizes if sizes["biases"] else _with_norm_biases(sizes)
+
+
+def _deepseek(given: ConfigValues) -> dict[str, Any]:
+    """Latent attention, dense layers first, then experts with shared ones (V2 and V3)."""
+    latent = LatentAttention(
+        query_rank=given.number("q_lora_rank", default=0),
+        key_value_rank=given.number("kv_lora_rank"),
+        nope=given.number("qk_nope_head_dim"),
+        rope=given.number("qk_rope_head_dim"),
+        value=given.number("v_head_dim"),
+    )
+    width = given.number("moe_intermediate_size")
+    experts = Experts(
+        count=given.number("n_routed_experts"),
+        per_token=given.number("num_experts_per_tok"),
+        ffn=width,
+        shared_ffn=width * given.number("n_shared_experts", default=0),
+        first_layer=given.number("first_k_dense_replace", default=0),
+    )
+    mtp = given.number("num_nextn_predict_layers", default=0)
+    return _decoder(given) | {"latent": latent, "experts": experts, "mtp_layers": mtp}
+
+
+def _gpt2(given: ConfigValues) -> dict[str, Any]:
+    """GPT-2's names of sizes, and those of BLOOM's configs."""
+    hidden = given.number("n_embd", "hidden_size", "n_embed")
+    heads = given.number("n_head", "num_attention_heads")
+    return {
+        "layers": given.number("n_layer", "num_hidden_layers"),
+        "hidden": hidden,
+        "ffn": given.number("n_inner", default=4 * hidden),
+        "heads": heads,
+        "kv_heads": heads,
+        "head_dim": given.share(hidden, "n_embd", heads, "n_head"),
+        "vocab": given.number("vocab_size"),
+        "positions": given.number("n_positions", "max_position_embeddings", default=0),
+        "gated": False,
+        "tied": given.flag("tie_word_embeddings", True),
+        "biases": True,
+        "dropout": True,
+    }
+
+
+def _bert(given: ConfigValues) -> dict[str, Any]:
+    """An encoder with the head of masked tokens, without that head's own layer and norm."""
+    hidden, heads = given.number("hidden_size"), given.number("num_attention_heads")
+    return {
+        "layers": given.number("num_hidden_layers"),
+        "hidden": hidden,
+        "ffn": given.number("intermediate_size"),
+        "heads": heads,
+        "kv_heads": heads,
+        "head_dim": given.share(hidden, "hidden_size", heads, "num_attention_heads"),
+        "vocab": given.number("vocab_size"),
+        "positions": given.number("max_position_embeddings", default=0),
+        "gated": False,
+        "tied": given.flag("tie_word_embeddings", True),
+        "biases": True,
+        "dropout": True,
+        "causal": False,
+    }
+
+
+def _bloom(given: ConfigValues) -> dict[str, Any]:
+    """A norm behind the embedding."""
+    sizes = _gpt2(given)
+    return sizes | {"positions": 0, "dropout": False, "further_ends": 2 * sizes["hidden"]}
+
+
+KINDS: dict[str, Callable[[ConfigValues], dict[str, Any]]] = {
+    "llama": _llama,
+    "mistral": _mistral,
+    "qwen2": _qwen2,
+    "qwen3": _qwen3,
+    "gemma": _gemma,
+    "gemma2": _gemma3,
+    "gemma3": _gemma3,
+    "gemma3_text": _gemma3,
+    "mixtral": _mixtral,
+    "qwen3_moe": _qwen3_moe,
+    "deepseek_v2": _deepseek,
+    "deepseek_v3": _deepseek,
+    "bert": _bert,
+    "gpt2": _gpt2,
+    "bloom": _bloom,
+    "falcon": _falcon,
+    "gpt_neox": _gpt_neox,
+    "gpt_oss": _gpt_oss,
+    "granite": _llama,
+    "granitemoe": _mixtral,
+    "nemotron": _nemotron,
+    "olmo2": _olmo2,
+    "olmoe": _olmoe,
+    "phi": _phi,
+    "phi3": _mistral,
+    "qwen2_moe": _qwen2_moe,
+    "smollm3": _smollm3,
+    "stablelm": _stablelm,
+    "starcoder2": _starcoder2,
+}

@@ -1,0 +1,76 @@
+"""The values of a model's `config.json`, with an error that names what is missing or wrong."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from synth.errors import SynthError
+from synth.units import shown
+
+
+class ConfigValues:
+    """A config's values."""
+
+    def __init__(self, values: Mapping[str, Any], source: str) -> None:
+        # Models of several modalities keep their language model in a part of the config.
+        text = values.get("text_config")
+        if not isinstance(text, Mapping | None):
+            raise SynthError(f"{source}: text_config is {shown(text)}; an object is needed")
+        self._values = {**values, **(text or {})}
+        self._source = source
+
+    @property
+    def kind(self) -> str:
+        """The model type."""
+        kind = self._values.get("model_type")
+        if not isinstance(kind, str):
+            raise SynthError(
+                f"{self._source} has no model_type, so it is no config of a model; give a "
+                f"config.json as Hugging Face's library writes it, or the name of a known model"
+            )
+        return kind
+
+    def number(self, *names: str, default: int | None = None) -> int:
+        """The first of these values that is there and not null."""
+        for name in names:
+            value = self._values.get(name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 31:
+                raise SynthError(f"{self._source}: {name} is {shown(value)}; a count is needed")
+            return value
+        if default is None:
+            raise SynthError(f"{self._source} has no {names[0]}, which a {self.kind} model needs")
+        return default
+
+    def share(self, total: int, of: str, count: int, by: str) -> int:
+        """A total divided by a count, without a rest."""
+        if not count or total % count:
+            raise SynthError(f"{self._source}: {of} {total} is no multiple of {by} {count}")
+        return total // count
+
+    def refuse(self, what: str) -> SynthError:
+        """An error about the config."""
+        return SynthError(f"{self._source} has {what}, which is not estimated")
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """A value that is true or false."""
+        value = self._values.get(name)
+        if not isinstance(value, bool | None):
+            raise SynthError(f"{self._source}: {name} is {shown(value)}; true or false is needed")
+        return default if value is None else value
+
+    def has(self, name: str) -> bool:
+        """True if the value is there and not null."""
+        return self._values.get(name) is not None
+
+    def values(self, name: str) -> list[Any]:
+        """A list; empty if it is not there."""
+        found = self._values.get(name)
+        if not isinstance(found, list | None):
+            raise SynthError(f"{self._source}: {name} is {shown(found)}; a list is needed")
+        return found or []
+
+    def is_above_zero(self, *names: str) -> bool:
+        """True if one of these shares, as of dropout, is there and above zero."""
+        found = [self._values.get(name) for name in names]
+        return any(isinstance(value, int | float) and value > 0 for value in found)

@@ -1,0 +1,125 @@
+"""Many cuts of one placement: list schedules on them, annealing in heats, one search at the end."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.realistic_profiles import RealisticCase, case_of_several_stages
+from benchmarks.realistic_suite import candidate_of
+from synth.plan.choose import cut_race
+from synth.plan.choose.candidates import Partitioning, Trial
+from synth.plan.choose.cut_race import CutRace
+from synth.plan.choose.judging import judged_result
+from synth.plan.choose.listed_trials import ListedTrials
+from synth.plan.choose.race_run import solve_best_of
+from synth.plan.choose.standings import Standings
+from synth.plan.partition.candidates import candidate_cuts
+from synth.plan.partition.stage_cost_table import StageCostTable
+from synth.plan.tuning import CUT_RACE, LISTED_TRIALS
+from synth.schedule.rank_memory import exceeds_caps, peak_bytes
+from synth.schedule.verify import verify
+from synth.solver.evaluate.evaluate import evaluate, never
+from synth.solver.improve.priority_rules import variants
+from synth.solver.infeasibility import may_fit, serial_schedule
+from synth.solver.instance.memory_models import relaxed_memory
+from tests.synth.effort import counted
+
+# Wave with two stages in each half, 6 ranks, 8 micro-batches, tight memory.
+CASE = case_of_several_stages(6)
+
+
+def listed(case: RealisticCase = CASE) -> Iterator[Trial]:
+    """Trials with list schedules on all candidate cuts."""
+    candidate = candidate_of(case)
+    race = Standings([candidate], Partitioning.SEARCHED, 0.0)
+    cuts = candidate_cuts(StageCostTable(case.profile), candidate.problem.costs.num_stages)
+    trials = ListedTrials(case.profile, race, lambda _: cuts)
+    return trials.of_one(candidate, never, never, lambda _: None)
+
+
+def check(trial: Trial) -> int:
+    """Verify a trial's schedule on its costs and under its limits; return its makespan."""
+    assert trial.found is not None and trial.found.schedule is not None
+    lowered, line = verify(trial.found.schedule, trial.problem.costs)
+    assert line.makespan_us == trial.value_us
+    assert trial.lower_bound_us <= line.makespan_us
+    assert not exceeds_caps(peak_bytes(lowered), trial.problem.caps_bytes)
+    return line.makespan_us
+
+
+def serial_race() -> Standings:
+    """A race of all cuts on which the serial schedule fits, each with that schedule."""
+    candidate = candidate_of(CASE)
+    race = Standings([candidate], Partitioning.SEARCHED, 0.0)
+    for trial in listed():
+        problem = trial.problem
+        found = evaluate(problem, serial_schedule(problem), "serial")
+        if found is not None:
+            trial.found = judged_result(problem, found, trial.lower_bound_us)
+            race.trials.append(trial)
+    return race
+
+
+def test_list_schedules_fit_on_many_cuts_and_on_one_of_a_lower_bound_than_all_given() -> None:
+    first, *others = listed()
+    assert len(others) > 3
+    assert len({trial.problem.partition for trial in (first, *others)}) == 1 + len(others)
+    for trial in (first, *others):
+        check(trial)
+        assert may_fit(trial.problem)
+    given = candidate_cuts(StageCostTable(CASE.profile), first.problem.costs.num_stages)
+    assert first.problem.partition not in given
+    assert {trial.problem.partition for trial in others} <= {*given}
+    assert first.lower_bound_us < min(trial.lower_bound_us for trial in others)
+
+
+def test_the_rules_have_the_limits_of_round_trips_and_wait_for_more_or_less() -> None:
+    instance = relaxed_memory(candidate_of(CASE).problem)
+    rules = list(variants(instance))
+    works = [sum(instance[copy].work_us for copy in held) for held in instance.held]
+    away = [1 + -(-trip // max(works)) for trip in instance.round_trip_us]
+    most = max(copy.num_micro_batches for copy in instance.copies)
+    for number in LISTED_TRIALS.rules_of_several:
+        limits = [rule.limit for rule in rules[number]]
+        assert limits in ([min(most, a + more) for a in away] for more in (0, 1))
+    patience = {rules[number][0].patience for number in LISTED_TRIALS.rules_of_several}
+    assert patience == {1.0, 0.5}
+
+
+def test_each_heat_anneals_fewer_cuts_and_none_gets_worse(monkeypatch: pytest.MonkeyPatch) -> None:
+    race = serial_race()
+    before = {trial: check(trial) for trial in race.trials}
+    heats: list[list[Trial]] = [[]]
+    anneal = CutRace._anneal
+
+    def noted(self: CutRace, trial: Trial, *given: object, **named: object) -> None:
+        heats[-1].append(trial)
+        anneal(self, trial, *given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(CutRace, "_anneal", noted)
+    options = counted(1)
+    CutRace(race, options, options.clock()).run(0.6, lambda _: None, lambda: heats.append([]))
+    count = len(race.trials)
+    assert [len(heat) for heat in heats[:-1]] == [min(count, most) for most in CUT_RACE.heats]
+    assert all(check(trial) < before[trial] for trial in heats[0])
+    assert race.best in heats[-2]
+
+
+def test_a_stop_ends_the_heats(monkeypatch: pytest.MonkeyPatch) -> None:
+    race, stop, options = serial_race(), threading.Event(), counted(1)
+    stop.set()
+    monkeypatch.setattr(cut_race.CutRace, "_anneal", lambda *_, **__: pytest.fail("annealed"))
+    CutRace(race, options, options.clock(stop)).run(0.6, lambda _: None, lambda: None)
+
+
+@pytest.mark.slow
+def test_one_cut_is_searched_and_it_alone_has_a_bound() -> None:
+    candidate = candidate_of(CASE)
+    answer = solve_best_of([candidate], CASE.profile, Partitioning.SEARCHED, counted(4))
+    (trial,) = answer.trials
+    assert trial.num_searches
+    value_us = check(trial)
+    assert answer.result.value_us == value_us
+    assert answer.result.problem.partition == trial.problem.partition
+    assert all(value_us <= check(one) for one in listed())
