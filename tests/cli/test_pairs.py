@@ -140,3 +140,12 @@ def test_jaxpps_module_says_that_it_has_no_pairs(
     ended = synth("export", plan_path, "--to", "jaxpp", "-o", tmp_path / "plan.py")
     assert ended.code == 0
     assert "runs F and BW at once, and JaxPP one task after the other" in ended.stderr
+
+
+def test_the_time_of_both_at_once_is_in_the_table_of_a_profile(
+    synth: Synth, tmp_path: Path
+) -> None:
+    (tmp_path / "times.csv").write_text("name,forward_ms,backward_ms,pair_ms\na,1,2,2.5\n")
+    ended = synth("profile", tmp_path / "times.csv", "-o", tmp_path / "made.json")
+    assert ended.code == 0
+    assert "F and BW at once: 2.500 ms, apart 3.000 ms" in ended.stdout + ended.stderr
