@@ -109,6 +109,7 @@ _BYTES = (
     "output_bytes",
     "saved_bytes",
     "saved_w_bytes",
+    "recompute_saved_bytes",
 )
 
 
