@@ -27,6 +27,7 @@ from torch.distributed.tensor.parallel import (
 
 from synth.errors import SynthError
 
+from ..execution.gradients.all_reduce import broadcast_from_first, is_sharded
 from ..seeds import derive_seed, generators_of
 from .cut.piece import Piece
 from .gpt import GptBlock, GptEmbedding
@@ -57,6 +58,7 @@ def divide_layers(layers: Iterable[nn.Module], group: DeviceMesh, address: str |
     for layer in layers:
         if own is None or address is None:
             _divide_built_in(layer, group)
+            _make_equal(layer, group)
             continue
         shapes = _shapes(layer)
         made = run_user_code(address, lambda layer=layer: own(layer, group))  # type: ignore[misc]
@@ -66,6 +68,22 @@ def divide_layers(layers: Iterable[nn.Module], group: DeviceMesh, address: str |
                 f"{type(layer).__name__}; divide the layer in place, as parallelize_module does"
             )
         _check_whole(layer, address, shapes)
+        _make_equal(layer, group)
+
+
+@torch.no_grad()
+def _make_equal(layer: nn.Module, group: DeviceMesh) -> None:
+    """Give what stays whole the values of the group's first process, as shards have them.
+
+    Code that makes layers may draw numbers other than torch's, of which runs have no seed.
+    """
+    for tensor in (*layer.parameters(), *layer.buffers()):
+        if is_sharded(tensor):
+            continue
+        first = tensor.detach().contiguous()  # the tensor itself, if it is so
+        broadcast_from_first(group.get_group(), first)
+        if not tensor.is_contiguous() and not torch.equal(tensor, first):
+            tensor.copy_(first)
 
 
 def _shapes(layer: nn.Module) -> dict[str, tuple[int, ...]]:

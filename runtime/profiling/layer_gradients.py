@@ -65,5 +65,6 @@ def are_alike(one: Tensor | None, other: Tensor | None) -> bool:
     if not one.dtype.is_floating_point and not one.is_complex():
         return torch.equal(one, other)
     wide = torch.complex128 if one.is_complex() else torch.float64
-    difference, size = (float(of.norm()) for of in ((one - other).to(wide), one.to(wide)))
+    exact = one.to(wide)
+    difference, size = float((exact - other.to(wide)).norm()), float(exact.norm())
     return difference <= torch.finfo(one.dtype).eps ** 0.5 * size or not isfinite(size)

@@ -14,7 +14,7 @@ from synth.errors import SynthError
 from synth.op_kinds import OpKind
 from synth.profile.layer_profile import LayerProfile, Timing
 
-from ..execution.gradients.all_reduce import is_sharded
+from ..execution.gradients.all_reduce import broadcast_from_first, is_sharded
 from ..models.layered_stage import LayerCall
 from .layer_gradients import are_alike, layer_gradients
 from .sample import Sample
@@ -71,9 +71,10 @@ class RankProcesses:
         for of, gradient in layer_gradients(sample, sample.call).items():
             if gradient is None or is_sharded(gradient):
                 continue
-            first = gradient.clone()
-            dist.broadcast(first, 0)
-            differ = torch.tensor([not are_alike(first, gradient)], dtype=torch.int32).to(first)
+            first = gradient.clone(memory_format=torch.contiguous_format)
+            broadcast_from_first(dist.group.WORLD, first)
+            is_other = not are_alike(first, gradient)
+            differ = torch.tensor([is_other], dtype=torch.int32, device=first.device)
             dist.all_reduce(differ)
             if differ.item():
                 kind = "value" if of.startswith("buffer ") else "gradient"

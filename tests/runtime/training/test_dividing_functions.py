@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from synth.errors import SynthError
 from synth.profile import Profile
@@ -17,6 +19,7 @@ from tests.runtime.training.test_tensor_parallel_runs import (
     saved,
     train,
     ways_to_train,
+    whole,
     without_groups,
 )
 
@@ -27,7 +30,7 @@ CONFIG: dict[str, Any] = {
     "tie_word_embeddings": False,
 }  # fmt: skip
 
-OWN = """
+OWN = '''
 import torch
 from torch import nn
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -55,6 +58,23 @@ class Loss(nn.Module):
     def forward(self, x, targets):
         return nn.functional.cross_entropy(x.flatten(0, 1), targets.flatten() % 8)
 
+class Unseeded(Mlp):
+    """Its numbers are not of torch's generator."""
+    def __init__(self):
+        super().__init__()
+        self.register_parameter("scale", nn.Parameter(torch.rand(3, generator=unseeded())))
+        self.register_buffer("mask", torch.rand(3, 2, generator=unseeded()).t() > 0.5)
+    def forward(self, x):
+        return super().forward(x) * self.scale.sum()
+
+def unseeded():
+    generator = torch.Generator()
+    generator.seed()
+    return generator
+
+def drawn_anew():
+    return [nn.Embedding(128, 8), Unseeded(), Loss()]
+
 def counted():
     return [nn.Embedding(128, 8), Counted(), Loss()]
 
@@ -75,7 +95,7 @@ def slice_buffer(layer, mesh):
 def drop(layer, mesh):
     if isinstance(layer, Mlp):
         layer.up = nn.Linear(8, 12, bias=False)
-"""
+'''
 
 
 def measure(rank: int, size: int, model: str, address: str | None) -> tuple[str, list[str]]:
@@ -125,6 +145,28 @@ def test_layers_that_stay_whole_are_told(pool: GlooPool, tmp_path: Path) -> None
     for text, told in pool.run(measure, 2, f"{file}:counted", f"{file}:divide"):
         Profile.from_json(text)
         assert [each.endswith("; whole on each process") for each in told[:2]] == [True, False]
+
+
+def divided(rank: int, size: int, model: str, address: str) -> list[Tensor]:
+    """The values of layers on this process, shards in full."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    from synth.runtime.models import ModelSpec, build_layers
+    from synth.runtime.models.tensor_parallel import divide_layers
+
+    begin()
+    layers = build_layers(ModelSpec(model), seed=0).values()
+    divide_layers(layers, init_device_mesh("cpu", (size,), mesh_dim_names=("tp",)), address)
+    return [whole(t).detach() for x in layers for t in (*x.parameters(), *x.buffers())]
+
+
+def test_processes_begin_with_equal_values_whatever_makes_them(
+    pool: GlooPool, tmp_path: Path
+) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(OWN)
+    one, other = pool.run(divided, 2, f"{file}:drawn_anew", f"{file}:divide")
+    assert all(torch.equal(*pair) for pair in zip(one, other, strict=True))
 
 
 def hugging_face(folder: Path, **more: Any) -> str:
