@@ -5,7 +5,11 @@ import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from synth.cli.answer.priced_options import priced_in_megatron, priced_in_torchtitan
+from synth.cli.answer.priced_options import (
+    has_graphs,
+    priced_in_megatron,
+    priced_in_torchtitan,
+)
 from synth.errors import SynthError
 from synth.estimates.device import device_of
 from synth.estimates.layout import Precision, Recompute, Sharding
@@ -131,7 +135,7 @@ def _megatron(task: LayoutTask, judged: JudgedLayout) -> Iterator[str]:
     yield f"--global-batch-size {task.question.global_batch} --seq-length {groups.seq_len}"
     yield _MEGATRON_PRECISION[groups.precision]
     yield from priced_in_megatron(task.question, layout)
-    yield from _megatron_recomputation(judged)
+    yield from _megatron_recomputation(task, judged)
 
 
 def _megatron_group(task: LayoutTask, judged: JudgedLayout) -> Iterator[str]:
@@ -144,7 +148,7 @@ def _megatron_group(task: LayoutTask, judged: JudgedLayout) -> Iterator[str]:
         yield f"--microbatch-group-size-per-virtual-pipeline-stage {found[1]}"
 
 
-def _megatron_recomputation(judged: JudgedLayout) -> Iterator[str]:
+def _megatron_recomputation(task: LayoutTask, judged: JudgedLayout) -> Iterator[str]:
     """Yield what was judged: within layers, all layers, or those that the plan names.
 
     Raises:
@@ -153,6 +157,12 @@ def _megatron_recomputation(judged: JudgedLayout) -> Iterator[str]:
     plan, recompute = judged.plan, judged.layout.groups.recompute
     if recompute is Recompute.OPS:
         raise SynthError("Megatron-LM does not recompute by torchtitan's policy of ops")
+    is_whole = recompute is Recompute.FULL or plan.recomputed_layers
+    if is_whole and has_graphs(task.question):
+        raise SynthError(
+            "Megatron-LM has no CUDA graphs of layers that it recomputes, which the estimate takes "
+            "for granted; give --software megatron"
+        )
     if recompute is Recompute.FULL:
         yield "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
     elif plan.recomputed_layers:
@@ -182,7 +192,10 @@ def _torchtitan(task: LayoutTask, judged: JudgedLayout, output: Path | None) -> 
     priced, *further = priced_in_torchtitan(task.question, layout)
     training += [f"global_batch_size = {task.question.global_batch}", *priced]
     sections = [["[parallelism]", *degrees, *_data_degrees(judged), *rest], training]
-    sections += [_torchtitan_recomputation(judged), *further]
+    recomputation = _torchtitan_recomputation(judged)
+    if task.question.software.stops_early and 'mode = "none"' not in recomputation:
+        recomputation.append("early_stop = true")
+    sections += [recomputation, *further]
     return "\n\n".join("\n".join(lines) for lines in sections)
 
 
@@ -191,7 +204,7 @@ def _data_degrees(judged: JudgedLayout) -> Iterator[str]:
     shards = 1 if groups.sharding is Sharding.NONE else groups.data
     yield f"data_parallel_replicate_degree = {groups.data // shards}"
     yield f"data_parallel_shard_degree = {shards}"
-    if groups.sharding is Sharding.ZERO1 and groups.data > 1:
+    if groups.sharding is Sharding.ZERO1 and groups.state_ranks > 1:
         yield 'fsdp_reshard_after_forward = "never"'
 
 
