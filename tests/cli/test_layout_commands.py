@@ -152,11 +152,29 @@ def test_megatron_gets_what_was_judged(
 def test_programs_are_launched_on_the_nodes_of_the_question(tmp_path: Path, runtime: str) -> None:
     asked = {"runtime": runtime, "gpus": 8}
     found = commands_of(tmp_path, DENSE, "tp=2,pp=2", {**asked, "nodes": 4})
-    assert found["launch"] == "torchrun --nnodes 4 --nproc-per-node 2"
+    assert found["launch"].endswith("torchrun --nnodes 4 --nproc-per-node 2")
     assert "--gpus-per-node 2" in found["estimate"]
-    usual = commands_of(tmp_path, DENSE, "tp=2,pp=2", asked)
+    usual = commands_of(tmp_path, DENSE, "pp=2", asked)
     assert usual["launch"] == "torchrun --nnodes 1 --nproc-per-node 8"
     assert "per-node" not in usual["estimate"]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "is_set"),
+    [
+        ("tp=2", {}, True),
+        ("cp=2", {}, True),
+        ("pp=2", {}, False),
+        ("tp=2", {"device": "b200"}, False),
+        ("tp=2", {"runtime": "torchtitan"}, False),
+        ("tp=2,sharding=fsdp", {}, False),
+    ],
+)
+def test_megatron_has_one_connection_where_it_asserts_that(
+    tmp_path: Path, text: str, options: dict[str, object], is_set: bool
+) -> None:
+    found = commands_of(tmp_path, DENSE, text, {"runtime": "megatron", **options})["launch"]
+    assert found.startswith("CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun") is is_set
 
 
 def test_the_estimate_of_the_commands_has_the_nodes_that_were_judged(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from synth.cli.answer.priced_options import (
     has_graphs,
+    needs_one_connection,
     priced_in_megatron,
     priced_in_torchtitan,
 )
@@ -22,6 +23,7 @@ from synth.options.layout_task import LayoutTask
 from synth.plan.runtimes import Runtime
 from synth.profile.mesh import DeviceGroup
 
+_ONE_CONNECTION = "CUDA_DEVICE_MAX_CONNECTIONS=1"
 _PROFILE, _PLAN = "layout.json", Path("plan.json")
 
 _GROUP = re.compile(r"group=(\d+)")
@@ -48,7 +50,11 @@ def commands(task: LayoutTask, judged: JudgedLayout, output: Path | None) -> Map
         found["export"] = _export(runtime, output)
     if runtime != Runtime.SYNTH and task.nodes is not None:
         nodes, gpus = task.nodes
-        found["launch"] = f"torchrun --nnodes {nodes} --nproc-per-node {gpus}"
+        launched = f"torchrun --nnodes {nodes} --nproc-per-node {gpus}"
+        is_set = runtime == Runtime.MEGATRON and needs_one_connection(
+            task.question.device, judged.layout.groups
+        )
+        found["launch"] = f"{_ONE_CONNECTION} {launched}" if is_set else launched
     try:
         if runtime == Runtime.MEGATRON:
             found["megatron"] = " ".join(_megatron(task, judged))

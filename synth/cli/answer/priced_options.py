@@ -6,7 +6,8 @@ A program whose default is what was estimated gets no option.
 from collections.abc import Iterator
 
 from synth.errors import SynthError
-from synth.estimates.layout import AttentionKernel, Precision, Sharding
+from synth.estimates.device import Device
+from synth.estimates.layout import AttentionKernel, Layout, Precision, Sharding
 from synth.layouts.question import LayoutQuestion, RunLayout
 from synth.profile.optimizer import OptimizerKind, OptimizerSpec
 
@@ -51,6 +52,17 @@ def priced_in_megatron(question: LayoutQuestion, layout: RunLayout) -> Iterator[
 def has_graphs(question: LayoutQuestion) -> bool:
     """True if layers with experts are estimated without the time in which a host launches them."""
     return question.shape.experts is not None and not question.software.host_us
+
+
+def needs_one_connection(device: Device, groups: Layout) -> bool:
+    """True if Megatron-LM asserts `CUDA_DEVICE_MAX_CONNECTIONS=1`.
+
+    It does with tensor or context parallelism, but not with FSDP2, and not from Blackwell on, whose
+    devices are those with products in float4.
+    """
+    is_divided = groups.tensor > 1 or groups.context > 1
+    is_older = Precision.FP4.dtype not in device.peak_flops_per_s
+    return is_divided and is_older and groups.sharding is not Sharding.FSDP
 
 
 def _shared_states_of_megatron(question: LayoutQuestion, layout: RunLayout) -> Iterator[str]:
