@@ -252,6 +252,17 @@ def test_torchtitan_has_parameters_and_gradients_in_float32(tmp_path: Path, opti
     assert found.startswith("none: torchtitan has AdamW with parameters and gradients in float32")
 
 
+@pytest.mark.parametrize(("software", "is_there"), [("megatron", True), ("torchtitan", False)])
+def test_torchtitan_hides_and_sends_what_another_estimate_does(
+    tmp_path: Path, software: str, is_there: bool
+) -> None:
+    options = {"runtime": "torchtitan", "software": software}
+    found = commands_of(tmp_path, EXPERTS, "tp=2,ep=2", options)["torchtitan"]
+    lines = tomllib.loads(found)["parallelism"]
+    assert ("enable_async_tensor_parallel" in lines) is is_there
+    assert (lines.get("expert_parallel_comm_backend") == "deepep") is is_there
+
+
 def test_torchtitan_keeps_parameters_whole_that_context_parallelism_shares(tmp_path: Path) -> None:
     found = commands_of(tmp_path, DENSE, "cp=8", {"runtime": "torchtitan"})
     degrees = tomllib.loads(found["torchtitan"])["parallelism"]

@@ -10,6 +10,7 @@ from synth.cli.answer.priced_options import (
     needs_one_connection,
     priced_in_megatron,
     priced_in_torchtitan,
+    priced_in_torchtitans_parallelism,
 )
 from synth.errors import SynthError
 from synth.estimates.device import device_of
@@ -197,7 +198,9 @@ def _torchtitan(task: LayoutTask, judged: JudgedLayout, output: Path | None) -> 
         training = of_training.splitlines()
     priced, *further = priced_in_torchtitan(task.question, layout)
     training += [f"global_batch_size = {task.question.global_batch}", *priced]
-    sections = [["[parallelism]", *degrees, *_data_degrees(judged), *rest], training]
+    parallel_lines = [*degrees, *_data_degrees(judged), *rest]
+    parallel_lines += priced_in_torchtitans_parallelism(task.question, layout)
+    sections = [["[parallelism]", *parallel_lines], training]
     recomputation = _torchtitan_recomputation(judged)
     if task.question.software.stops_early and 'mode = "none"' not in recomputation:
         recomputation.append("early_stop = true")

@@ -132,6 +132,15 @@ def priced_in_torchtitan(question: LayoutQuestion, layout: RunLayout) -> tuple[l
     return training, *sections
 
 
+def priced_in_torchtitans_parallelism(question: LayoutQuestion, layout: RunLayout) -> Iterator[str]:
+    """Yield lines for the section `[parallelism]`, where another program's estimate needs them."""
+    groups, software = layout.groups, question.software
+    if software.hidden_tensor and groups.tensor > 1:
+        yield "enable_async_tensor_parallel = true"
+    if software.sends_once and groups.expert > 1:
+        yield 'expert_parallel_comm_backend = "deepep"'
+
+
 def _float8_of_torchtitan(question: LayoutQuestion, layout: RunLayout) -> list[list[str]]:
     """Return the sections of float8, whose products of experts have rules of their own (0.2.2).
 
