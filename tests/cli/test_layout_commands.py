@@ -210,7 +210,7 @@ def test_torchtitan_has_no_pipeline_with_one_rank(tmp_path: Path) -> None:
 
 def test_torchtitan_has_the_whole_batch_with_a_pipeline(tmp_path: Path) -> None:
     output = tmp_path / "chosen.json"
-    options = {"runtime": "torchtitan", "software": "torchtitan"}
+    options = {"runtime": "torchtitan"}
     found = commands_of(tmp_path, DENSE, "pp=2,recompute=ops,schedule=1f1b", options, output)
     data = tomllib.loads(found["torchtitan"])
     assert data["training"]["local_batch_size"] == 6

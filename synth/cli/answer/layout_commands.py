@@ -17,7 +17,12 @@ from synth.estimates.device import device_of
 from synth.estimates.layout import Precision, Recompute, Sharding
 from synth.interop.group_options import megatron_group, torchtitan_group
 from synth.interop.megatron import megatron_parts, to_megatron
-from synth.interop.recomputation import megatron_recomputation, torchtitan_checkpointing
+from synth.interop.recomputation import (
+    megatron_recomputation,
+    torchtitan_checkpointing,
+    torchtitan_full,
+    torchtitan_ops,
+)
 from synth.interop.torchtitan import to_torchtitan, torchtitan_parts
 from synth.layouts.judged import SOLVED, JudgedLayout
 from synth.options.layout_task import LayoutTask
@@ -201,10 +206,7 @@ def _torchtitan(task: LayoutTask, judged: JudgedLayout, output: Path | None) -> 
     parallel_lines = [*degrees, *_data_degrees(judged), *rest]
     parallel_lines += priced_in_torchtitans_parallelism(task.question, layout)
     sections = [["[parallelism]", *parallel_lines], training]
-    recomputation = _torchtitan_recomputation(judged)
-    if task.question.software.stops_early and 'mode = "none"' not in recomputation:
-        recomputation.append("early_stop = true")
-    sections += [recomputation, *further]
+    sections += [_torchtitan_recomputation(judged), *further]
     return "\n\n".join("\n".join(lines) for lines in sections)
 
 
@@ -224,11 +226,11 @@ def _torchtitan_recomputation(judged: JudgedLayout) -> list[str]:
         SynthError: there is none.
     """
     plan, recompute = judged.plan, judged.layout.groups.recompute
-    section, ops = "[activation_checkpoint]", recompute is Recompute.OPS
+    ops = recompute is Recompute.OPS
     if recompute is Recompute.FULL:
-        return [section, 'mode = "full"']
+        return torchtitan_full()
     if ops and not plan.recomputed_layers:
-        return [section, 'mode = "selective"', 'selective_ac_option = "op"']
+        return torchtitan_ops()
     found = torchtitan_checkpointing(plan, torchtitan_parts(plan, {}))
     if found is None or ops or recompute is Recompute.SELECTIVE:
         raise SynthError("no section of torchtitan says what is recomputed")
