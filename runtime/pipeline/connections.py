@@ -12,6 +12,7 @@ from synth.costs.costs import HOST
 from synth.errors import SynthError
 from synth.schedule.files.plan_file import schedule_fingerprint
 from synth.schedule.look_ahead import LookAhead
+from synth.schedule.model import Schedule
 
 from ..execution.base.channels import Channels
 from ..execution.base.clock import OpClock
@@ -71,7 +72,8 @@ def connect(
 
     Raises:
         Mismatch: the ranks have different schedules.
-        SynthError: tied parameters, copies of stages or peers do not match.
+        SynthError: tied parameters, copies of stages or peers do not match; or FSDP2 gathers
+            parameters for F and BW on two streams.
         RunFailure: another rank failed.
     """
     group, lowered = groups.pipeline, parts.lowered
@@ -89,6 +91,7 @@ def connect(
     )
     if lowered.versions is not None:
         _check_reduced_by_schedule(parts, groups, reducer)
+    check_gathered(lowered.schedule, parts.stages.values(), parts.device)
     shapes = ShapeFinder(
         group, lowered.schedule.placement, parts.stages, changing=options.changing_shapes
     )
@@ -154,6 +157,22 @@ def _context(parts: RankParts, channels: Channels, clock: OpClock) -> RankContex
         device=parts.device,
         clock=clock,
     )
+
+
+def check_gathered(schedule: Schedule, stages: Iterable[Stage], device: torch.device) -> None:
+    """Refuse FSDP2 where F and BW run on two streams.
+
+    What one of them gathers is read by the other without a wait for the first one's stream.
+
+    Raises:
+        SynthError: a stage is wrapped in FSDP2, and the schedule runs F and BW at once on CUDA.
+    """
+    if device.type == "cuda" and schedule.overlapped and any(s.is_sharded for s in stages):
+        raise SynthError(
+            f"schedule {schedule.name!r} runs F and BW at once on two CUDA streams, and FSDP2 "
+            f"gathers the parameters of a stage on one; run a schedule without pairs, or stages "
+            f"that are not sharded"
+        )
 
 
 def _check_reduced_by_schedule(

@@ -1,7 +1,7 @@
 """The memory of a layer: bytes held after F and after B, and the rise of each op; exact."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -9,9 +9,12 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 
+from synth.costs.recomputation import FULL
+from synth.errors import SynthError
 from synth.op_kinds import OpKind
 
 from ..execution.base.boundary import Tensors
+from ..models.layered_stage import LayerCall
 from .meter import Measurement, measure
 from .sample import Sample
 
@@ -66,6 +69,28 @@ def held_bytes(sample: Sample) -> HeldBytes:
         output_until=until("y"),
         gradient_until=OpKind.W if "gradient" in alive_after_b else OpKind.B,
     )
+
+
+def recompute_saved_bytes(sample: Sample) -> int:
+    """Return the bytes that F keeps besides its input if B computes all of it again.
+
+    They are what autograd keeps out of the reach of saved-tensor hooks, such as the numbers of
+    Python by which tensors are multiplied, and copies of state that F changes. Of two Fs the second
+    one counts, because what the first one has copied serves others, too.
+    """
+    call = sample.call or LayerCall(0, sample.layer)
+    if call.policy is not None:
+        return 0
+    again = sample.of(replace(call, policy=FULL))
+    stage, window, kept = again.stage(), Measurement(), []
+    for microbatch in range(2):
+        kept.append(x := again.copy_of_x())
+        try:
+            with measure(again.device, after=window) as window:
+                again.forward(stage, x, microbatch=microbatch)
+        except SynthError:  # the layer cannot be recomputed
+            return 0
+    return max(0, window.net_bytes)
 
 
 def allocated_bytes(tensor: Tensor) -> int:

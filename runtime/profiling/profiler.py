@@ -16,7 +16,7 @@ from ..execution.base.clock import OpClock
 from ..execution.gradients.all_reduce import local_part
 from ..optimize import StageOptimizer, StepSettings, widen_gradients, zero_gradient
 from .flop_count import forward_flops
-from .held_bytes import held_bytes
+from .held_bytes import held_bytes, recompute_saved_bytes
 from .meter import measure
 from .pairs import pair_samples_us
 from .sample import Sample
@@ -74,6 +74,7 @@ def profile_layer(
         input_until=held.input_until,
         output_until=held.output_until,
         gradient_until=held.gradient_until,
+        recompute_saved_bytes=recompute_saved_bytes(sample),
         deferred_share=1 - sum(left.values()) / num_elements if num_elements else 1.0,
         forward_flops=forward_flops(sample),
         pair_us=pair_us,

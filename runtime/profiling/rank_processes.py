@@ -107,6 +107,7 @@ _BYTES = (
     "output_bytes",
     "saved_bytes",
     "saved_w_bytes",
+    "recompute_saved_bytes",
 )
 
 

@@ -108,7 +108,7 @@ def recomputed(layer: LayerProfile, policy: str = FULL, name: str = "a layer") -
 
 
 def _recomputed_whole(layer: LayerProfile) -> LayerProfile:
-    """Return the costs of a layer whose F keeps its input alone.
+    """Return the costs of a layer whose F keeps its input, and what cannot be recomputed.
 
     An output that the layer itself saved is rebuilt, and W may hold the rebuilt one. The rise of F
     is at most that with saving.
@@ -124,7 +124,8 @@ def _recomputed_whole(layer: LayerProfile) -> LayerProfile:
     return layer.replace(
         time_us=times,
         rise_bytes=rises,
-        saved_bytes=0,
+        saved_bytes=layer.recompute_saved_bytes,
+        recompute_saved_bytes=0,
         saved_w_bytes=layer.saved_w_bytes + kept_for_w,
         input_until=max(layer.input_until, OpKind.B, key=lambda kind: kind.rank_in_chain),
         output_until=OpKind.F,

@@ -69,6 +69,11 @@ def losses(plan: Plan, name: str, to: ExportFormat, names: Mapping[str, str]) ->
             "transfers: wrap each stage in fully_shard over the data-parallel ranks, and load it "
             "with format='compute_comms'"
         )
+    if to == ExportFormat.JAXPP and schedule.overlapped:
+        yield (
+            f"note: {name} runs F and BW at once, and JaxPP one task after the other: it takes "
+            f"longer than here"
+        )
     if to == ExportFormat.MEGATRON:
         if not schedule.keeps_saved:
             yield (

@@ -119,16 +119,22 @@ def _ops(rank: int, place: int, cell: str) -> list[Op]:
     """The ops of one cell: [] if it is empty or implied, two if F and B overlap."""
     overlapped = _OVERLAPPED.fullmatch(cell)
     if overlapped is not None:
-        return [op for part in overlapped[1].split(";") for op in _ops(rank, place, part.strip())]
+        found = [op for part in overlapped[1].split(";") for op in _ops(rank, place, part.strip())]
+        if len(found) != 2:
+            raise SynthError(
+                f"row {rank}, cell {place}: {shown(cell)} has {len(found)} actions; two run at "
+                f"once, an F and a B, as in (0F4;3B1)OVERLAP_F_B"
+            )
+        return found
     if not cell or _IMPLIED.fullmatch(cell):
         return []
-    found = _ACTION.fullmatch(cell)
-    if found is None:
+    action = _ACTION.fullmatch(cell)
+    if action is None:
         raise SynthError(
             f"row {rank}, cell {place}: {shown(cell)} is not understood; actions look like 0F3, "
             "0I3, 0W3 or 0B3 (stage, letter, micro-batch)"
         )
-    return [Op(_KINDS[found[2]], int(found[1]), int(found[3]))]
+    return [Op(_KINDS[action[2]], int(action[1]), int(action[3]))]
 
 
 def _places_of_pairs(row: Iterable[tuple[int, int, str]]) -> Iterator[int]:

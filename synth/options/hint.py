@@ -60,6 +60,11 @@ def _as_ordered(text: str, given: Schedule, problem: Problem) -> Schedule:
             f"note: of §hint {text} the order of F, B and W is taken; which stages recompute is "
             f"for §recompute to say"
         )
+    if given.overlapped:
+        talk(
+            f"note: §hint {text} runs F and BW at once, which no search does; its order is taken, "
+            f"and they run one after the other"
+        )
     return ordered
 
 

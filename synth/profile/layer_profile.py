@@ -108,6 +108,7 @@ class LayerProfile(Record):
     - `saved_bytes`: the activations that F saves for the backward, without its input and output;
     - `saved_w_bytes`: the part of them that W needs after B, without input, output and the gradient
       of the output. It may be larger than `saved_bytes`;
+    - `recompute_saved_bytes`: what F keeps besides its input if B computes all of it again;
     - `rise_bytes[op]`: the rise of memory above its level at the op's start while it runs, results
       included.
 
@@ -138,6 +139,9 @@ class LayerProfile(Record):
     input_until: OpKind = OpKind.B
     output_until: OpKind = OpKind.F
     gradient_until: OpKind = OpKind.B
+    recompute_saved_bytes: _Bytes = Field(
+        default=0, description="what F keeps besides its input if B computes all of it again"
+    )
     deferred_share: float = Field(
         default=1.0, ge=0, le=1, description="share of the weight-gradient elements that W computes"
     )
@@ -165,7 +169,7 @@ class LayerProfile(Record):
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what is as in earlier versions, without variants and pairs."""
+        """Leave out what is as in earlier versions: no variants, pairs or further bytes."""
         fields: dict[str, Any] = handler(self)
         if self.output_gradient_bytes is None:
             fields.pop("output_gradient_bytes", None)
@@ -173,6 +177,8 @@ class LayerProfile(Record):
             fields.pop("variants", None)
         if self.pair_us is None:
             fields.pop("pair_us", None)
+        if not self.recompute_saved_bytes:
+            fields.pop("recompute_saved_bytes", None)
         return fields
 
     @property

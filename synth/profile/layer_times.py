@@ -29,7 +29,7 @@ class LayerTimes(Record):
     - `saved_w_bytes`: the part of it that W needs after B (None: all of it).
 
     `pair_us` is the time of the forward of one micro-batch and the whole backward of another one at
-    once; None: not measured.
+    once, at least that of the longer one; None: not measured.
 
     `forward_flops` are the floating-point operations of a micro-batch's forward, a multiply-add
     being two; None: not counted, so there is no MFU.
@@ -63,6 +63,16 @@ class LayerTimes(Record):
         if whole is not None and longest > whole:
             raise ValueError(
                 f"layer {self.name!r}: backward is {whole:g} µs, and a part of it {longest:g} µs"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _has_both_in_pair(self) -> Self:
+        longer_us = max(self.forward_us, self.time_us[OpKind.BW])
+        if self.pair_us is not None and self.pair_us < longer_us:
+            raise ValueError(
+                f"layer {self.name!r}: forward and backward at once take {self.pair_us:g} µs, and "
+                f"one of them alone {longer_us:g} µs"
             )
         return self
 

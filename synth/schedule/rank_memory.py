@@ -89,7 +89,7 @@ def memory_usage(lowered: Lowered, rank: int) -> MemoryUsage:
             top = level + beside + effects.rise_bytes(op) + _begun_bytes(effects, op)
             made = sum(effects.bytes_of(value) for value in effects.makes(op))
             level += made
-            beside = effects.rise_bytes(op) - made if op in overlapped else 0
+            beside = max(0, effects.rise_bytes(op) - made) if op in overlapped else 0
         elif instruction.action == Action.RECV:
             level += instruction.moved.num_bytes
         elif instruction.action == Action.COLLECT:
@@ -174,7 +174,7 @@ def _relative_levels(lowered: Lowered) -> tuple[IntArray, IntArray, IntArray, In
     made = np.zeros_like(received)
     made[slot] = lowered.table.made_bytes[classes]
     forward = slot[arrays.overlapped]
-    rise[forward + 1] += rise[forward] - made[forward]
+    rise[forward + 1] += np.maximum(0, rise[forward] - made[forward])
     if lowered.stored is not None:
         node, value = lowered.stored
         num_bytes = lowered.table.value_bytes[value // lowered.schedule.num_micro_batches]

@@ -7,13 +7,13 @@ wrong. An instruction before one rank's point must not depend on an instruction 
 rank's point, which would not run in that case.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 
 from synth.costs.costs import HOST
 from synth.op_kinds import MOVES, OpKind
 from synth.schedule.lowering.lower import Action, Instruction, Lowered, Transfer
-from synth.schedule.ops import Value
+from synth.schedule.ops import Op, Value
 
 
 @dataclass(frozen=True)
@@ -80,12 +80,14 @@ class _TransferStarts:
 def find_validation_points(lowered: Lowered) -> ValidationPoints:
     """Find the latest validation points.
 
-    Each point starts before its rank's first instruction that is not an F, a move or a transfer.
+    Each point starts before its rank's first instruction that is not an F, a move or a transfer,
+    or before an F that runs at once with a BW.
     The points then move back until no instruction before one waits for one after another point.
     """
     starts = _TransferStarts.of(lowered)
     arriving = {(transfer.value, transfer.target): transfer for transfer in starts.receive}
-    ends = [_only_forward(program) for program in lowered.programs]
+    overlapped = lowered.schedule.overlapped
+    ends = [_only_forward(program, overlapped) for program in lowered.programs]
 
     def blocked(rank: int, instruction: Instruction) -> bool:
         if instruction.action == Action.SENT:
@@ -108,11 +110,15 @@ def find_validation_points(lowered: Lowered) -> ValidationPoints:
     return ValidationPoints(tuple(ends))
 
 
-def _only_forward(program: list[Instruction]) -> int:
-    """The number of instructions before the first that is not an F, a move or a transfer."""
+def _only_forward(program: list[Instruction], overlapped: Set[Op]) -> int:
+    """The number of instructions before the first that is not an F, a move or a transfer.
+
+    An F that runs at once with a BW is not one of them.
+    """
     for place, instruction in enumerate(program):
         if instruction.action == Action.COMPUTE:
-            if instruction.compute.kind not in (OpKind.F, *MOVES):
+            op = instruction.compute
+            if op.kind not in (OpKind.F, *MOVES) or op in overlapped:
                 return place
         elif instruction.action not in (Action.RECV, Action.SEND, Action.SENT):
             return place

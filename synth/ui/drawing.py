@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 from time import monotonic
 from typing import Any
 
@@ -26,8 +27,9 @@ from synth.report.html.page import chart_data
 from synth.schedule.error import ScheduleError
 from synth.schedule.files.claim import Claim
 from synth.schedule.files.plan_file import Plan, program_lines
-from synth.schedule.files.program_text import check_size, parse_programs
-from synth.schedule.model import Placement
+from synth.schedule.files.program_text import check_size, num_ops, parse_programs
+from synth.schedule.model import Placement, Schedule
+from synth.schedule.ops import Op
 from synth.schedule.placements import placement, usual
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import check_caps, verify
@@ -220,6 +222,7 @@ class Drawings:
         except ValueError as error:
             raise ScheduleError(str(error)) from None
         parsed, overlapped = parse_programs(programs)
+        overlapped |= _still_behind(before, parsed)
         schedule = replace(before, name=_BY_HAND, programs=parsed, overlapped=overlapped)
         _, timeline = verify(schedule, plan.costs)
         exceeds = _excess(timeline, base.caps_bytes)
@@ -233,6 +236,17 @@ class Drawings:
         return DrawnSchedule(changed, timeline, base.caps_bytes, exceeds)
 
 
+def _still_behind(before: Schedule, programs: Sequence[Sequence[Op]]) -> frozenset[Op]:
+    """Return the F's that ran at once with the BW that is behind them in other programs, too.
+
+    The page moves ops one by one and does not say which run at once.
+    """
+    ran = {
+        pair for ops in before.programs for pair in pairwise(ops) if pair[0] in before.overlapped
+    }
+    return frozenset(pair[0] for ops in programs for pair in pairwise(ops) if pair in ran)
+
+
 def _key(name: str, setting: PipelineSetting, profile: Profile) -> tuple[Any, ...]:
     """Return all that a published schedule depends on."""
     sizes = (setting.ranks, setting.micro_batches, setting.partition, setting.mem_limit)
@@ -240,7 +254,7 @@ def _key(name: str, setting: PipelineSetting, profile: Profile) -> tuple[Any, ..
 
 
 def _num_ops(drawn: DrawnSchedule) -> int:
-    return sum(line.count(" ") + 1 for line in drawn.plan.programs)
+    return sum(map(num_ops, drawn.plan.programs))
 
 
 def _ranks(count: int) -> str:

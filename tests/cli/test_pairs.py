@@ -97,6 +97,8 @@ def test_a_search_takes_the_order_alone(
     assert ended.code == 0
     found = Plan.load(made)
     assert not found.schedule().overlapped
+    assert "runs F and BW at once, which no search does" in ended.stderr
+    assert "synth compare lists published schedules that do" in " ".join(ended.stderr.split())
     assert found.claim.makespan_us > Plan.load(plan_path).claim.makespan_us
 
 
@@ -120,3 +122,30 @@ def test_a_comparison_has_rows_with_pairs_if_the_profile_has_their_times(
         found[path.stem] = {name for name in names if name.endswith("overlap")}
     assert found["moe"] >= {"dualpipe-v:overlap", "interleaved:2,overlap"}
     assert found["dense"] == set()
+
+
+def test_a_bound_for_fewer_pairs_is_not_proven(synth: Synth, plan_path: Path) -> None:
+    plan = Plan.load(plan_path)
+    work_us = max(plan.check()[1].work_us)
+    claim = plan.claim.replace(lower_bound_us=work_us, gap=1 - work_us / plan.claim.makespan_us)
+    plan.replace(claim=claim).save(plan_path)
+    ended = synth("check", plan_path, "--prove", "--time-limit", "10s")
+    assert ended.code == 4
+    assert plan.claim.lower_bound_us < work_us
+
+
+def test_jaxpps_module_says_that_it_has_no_pairs(
+    synth: Synth, plan_path: Path, tmp_path: Path
+) -> None:
+    ended = synth("export", plan_path, "--to", "jaxpp", "-o", tmp_path / "plan.py")
+    assert ended.code == 0
+    assert "runs F and BW at once, and JaxPP one task after the other" in ended.stderr
+
+
+def test_the_time_of_both_at_once_is_in_the_table_of_a_profile(
+    synth: Synth, tmp_path: Path
+) -> None:
+    (tmp_path / "times.csv").write_text("name,forward_ms,backward_ms,pair_ms\na,1,2,2.5\n")
+    ended = synth("profile", tmp_path / "times.csv", "-o", tmp_path / "made.json")
+    assert ended.code == 0
+    assert "F and BW at once: 2.500 ms, apart 3.000 ms" in ended.stdout + ended.stderr

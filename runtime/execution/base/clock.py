@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from synth.schedule.measured.execution_trace import Communication, OpSpan
-from synth.schedule.measured.rank_log import RankLog, Ready, Wait
+from synth.schedule.measured.rank_log import RankLog, Ready, Wait, in_turns
 from synth.schedule.ops import Op
 
 # On systems that do not count a thread's sleeps, a shorter wait is the cost of the call itself.
@@ -85,11 +85,11 @@ class OpClock:
         return [(op, self._since(start), self._since(end)) for op, start, end in self._ops]
 
     def log(self) -> RankLog:
-        """Return everything recorded since `begin`, in whole microseconds."""
+        """Return everything recorded since `begin`, in whole microseconds, by `in_turns`."""
         moments_us = self.moments_us()
         return RankLog(
             self._device_zero_ns() if self._on_cuda else self._zero_ns,
-            [OpSpan(op, round(start), round(end)) for op, start, end in moments_us],
+            in_turns([OpSpan(op, round(start), round(end)) for op, start, end in moments_us]),
             [Ready(communication, round(self._since(at))) for communication, at in self._ready],
             [
                 self._wait_of(communication, self._since(start), self._since(end), blocked)

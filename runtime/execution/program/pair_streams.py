@@ -38,6 +38,8 @@ class PairStreams:
         self._cells = cells_beside(ops, overlapped)
         self._beside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._begun: torch.cuda.Event | None = None
+        # Gradients of both streams go into the same parameters; autograd waits where it must.
+        torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
 
     def running(self, op: Op, run: _Run) -> _Run:
         """Return a function that runs an op on its stream."""

@@ -20,6 +20,12 @@ def profile_summary(profile: Profile) -> str:
             f"{name:16s}{count:7d}{times}{format_bytes(layer.saved_bytes):>13s}"
             f"{format_bytes(layer.saved_w_bytes):>12s}{format_bytes(layer.parameter_bytes):>12s}"
         )
+        if layer.pair_us is not None:
+            apart_us = layer.time_us[OpKind.F].median_us + layer.time_us[OpKind.BW].median_us
+            pair_us = layer.pair_us.median_us
+            lines.append(
+                f"  F and BW at once: {pair_us / 1000:.3f} ms, apart {apart_us / 1000:.3f} ms"
+            )
         lines.extend(_under_policies(layer))
     if profile.workload.group is not None:
         lines.append(f"each rank is a group: {profile.workload.group.words}")

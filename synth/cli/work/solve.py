@@ -39,6 +39,11 @@ def _announce(asked: SolveTask) -> None:
         announce(asked.request)
     for name, why in asked.refusals.items():
         talk(f"not {name}: {why}")
+    if asked.request.profile.has_pairs:
+        talk(
+            "note: the profile has times of F and BW at once, which no search uses; synth compare "
+            "lists published schedules that do"
+        )
 
 
 def _search(asked: SolveTask) -> Ranking:

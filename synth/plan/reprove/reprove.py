@@ -4,7 +4,8 @@ A certificate in the plan names the prover and its models. Only these are solved
 (`synth.solver.bounds.recheck`), and nothing in it is trusted. Without one all provers run.
 The scope of the bound decides how it is proven:
 
-    not searched      the largest work of a rank, of schedules with the same ops
+    not searched      the largest work of a rank, of schedules with the same ops, in which every F
+                      runs at once with a BW if one does
     weight passing    closed forms over all schedules with the same kind of weight passing
     without a flush   bounds of all orders with such versions
     data parallel     one of the pipelines that share optimizer state, as below
@@ -131,7 +132,7 @@ class _Reproving:
 
     def _of_same_ops(self) -> Reproof:
         """Prove a bound by the largest work of a rank, which is a sum."""
-        work_us = self.objective.iterations * max(self.timeline.work_us)
+        work_us = self.objective.iterations * self.timeline.least_us
         scope = self.plan.claim.bound_holds_for
         on_trust = None if scope == BoundScope.PARTITION else f"that it holds for {scope.words}"
         return self._verdict(work_us, "schedules with the same ops", on_trust)

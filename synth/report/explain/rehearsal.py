@@ -1,8 +1,10 @@
 """Comparison of rehearsed ranks with their plan: its iteration with the times that they had."""
 
 import statistics
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, pairwise
 
 from synth.costs.costs import HOST, Costs
 from synth.op_kinds import OpKind
@@ -79,7 +81,7 @@ def rehearsed_run(
         The simulated iteration as a run on one device per rank.
     """
     spans: list[OpSpans] = [[step] for one in ranks.values() for step in map(list, one.steps)]
-    again = lower(lowered.schedule, _with_durations(lowered.costs, spans))
+    again = lower(lowered.schedule, _with_durations(lowered, spans))
     timeline = shared_timeline(again, lowered.num_ranks, late=late)
     found = [ranks.get(rank) for rank in range(lowered.num_ranks)]
     return MeasuredRun(
@@ -93,15 +95,38 @@ def rehearsed_run(
     )
 
 
-def _with_durations(costs: Costs, spans: Sequence[OpSpans]) -> Costs:
-    measured: dict[int, dict[OpKind, int]] = {}
-    for (stage, kind), times in durations(spans).items():
-        measured.setdefault(stage, {})[kind] = round(statistics.median(times))
-    stages = [
-        stage.replace(duration_us={**stage.duration_us, **measured.get(number, {})})
-        for number, stage in enumerate(costs.stages)
-    ]
-    return costs.replace(stages=tuple(stages))
+def _with_durations(lowered: Lowered, spans: Sequence[OpSpans]) -> Costs:
+    """Return the costs with the medians of ops that ran alone, and of what pairs hid.
+
+    What ran in pairs only is longer than its turns, by as much as in the plan.
+    """
+    overlapped, ops = lowered.schedule.overlapped, [*chain(*lowered.ops)]
+    nodes = [node + i for node in lowered.arrays.overlapped.tolist() for i in (0, 1)]
+    turns = [OpSpan(ops[node], 0, lowered.durations_us[node]) for node in nodes]
+    of_pairs = {span.op for span in turns}
+    alone = [[[span for span in rank if span.op not in of_pairs] for rank in one] for one in spans]
+    alone_us, any_us, turns_us = durations(alone), durations(spans), durations([[turns]])
+    stages = [*lowered.costs.stages]
+    for number, kind in any_us:
+        known_us = stages[number].duration_us
+        if (number, kind) in alone_us:
+            us = statistics.median(alone_us[number, kind])
+        else:
+            turn_us = max(1, statistics.median(turns_us[number, kind]))
+            us = statistics.median(any_us[number, kind]) * known_us[kind] / turn_us
+        stages[number] = stages[number].replace(duration_us={**known_us, kind: round(us)})
+    hidden: dict[int, list[int]] = defaultdict(list)
+    for pair in (pair for one in spans for rank in one for pair in pairwise(rank)):
+        if pair[0].op not in overlapped:
+            continue
+        apart_us = sum(stages[span.op.stage].duration_us[span.op.kind] for span in pair)
+        hidden_us = apart_us - sum(span.end_us - span.start_us for span in pair)
+        for stage in {span.op.stage for span in pair}:
+            hidden[stage].append(hidden_us)
+    for number, times in hidden.items():
+        most = max(0, round(statistics.median(times)))
+        stages[number] = stages[number].replace(hidden_us=most)
+    return lowered.costs.replace(stages=tuple(stages))
 
 
 def rehearsal_text(plan: Plan, found: RunComparison, ranks: Mapping[int, RehearsedRank]) -> str:

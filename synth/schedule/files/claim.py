@@ -105,7 +105,7 @@ class Claim(Record):
 
     @classmethod
     def of(cls, schedule: Schedule, costs: Costs, caps_bytes: Sequence[int] | None = None) -> Self:
-        """Make the claim that the simulation supports, with the largest work of a rank as bound.
+        """Make the claim that the simulation supports, with `Timeline.least_us` as bound.
 
         Raises:
             ScheduleError: the schedule cannot run.
@@ -116,7 +116,7 @@ class Claim(Record):
     def of_timeline(cls, timeline: Timeline) -> Self:
         """Make the claim of a verified schedule from its simulation."""
         lowered = timeline.lowered
-        value_us, bound_us = timeline.makespan_us, max(timeline.work_us)
+        value_us, bound_us = timeline.makespan_us, timeline.least_us
         return cls(
             objective=str(Objective.MAKESPAN),
             makespan_us=value_us,

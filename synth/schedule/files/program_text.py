@@ -218,6 +218,11 @@ def _parsed(rank: int, place: int, text: str) -> Iterator[_Read]:
             )
         parts = token.split(_AT_ONCE)
         for number, part in enumerate(parts, 1):
+            if not part:
+                raise ScheduleError(
+                    f"rank {rank}, op {place}: {token!r} lacks an op beside '&'; F and BW that run "
+                    f"at once look like F0.3&BW1.1, without spaces"
+                )
             try:
                 yield Op.parse(part), number < len(parts)
             except ValueError as error:

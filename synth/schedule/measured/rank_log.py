@@ -9,6 +9,7 @@ before its reader asked.
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 from synth.schedule.lowering.programs import Transfer
@@ -47,6 +48,24 @@ class RankLog:
     ops: list[OpSpan] = field(default_factory=list)
     ready: list[Ready] = field(default_factory=list)
     waits: list[Wait] = field(default_factory=list)
+
+
+def in_turns(spans: Sequence[OpSpan]) -> list[OpSpan]:
+    """Return a rank's spans, those of F and BW that ran at once as if they had taken turns.
+
+    So do the two in a timeline of the plan. The time of both is divided as their own times are.
+    """
+    found = list(spans)
+    for place, (forward, backward) in enumerate(pairwise(spans)):
+        if backward.start_us >= forward.end_us:
+            continue
+        start_us = min(forward.start_us, backward.start_us)
+        end_us = max(forward.end_us, backward.end_us)
+        own_us, other_us = (span.end_us - span.start_us for span in (forward, backward))
+        turn_us = start_us + round((end_us - start_us) * own_us / max(1, own_us + other_us))
+        found[place] = OpSpan(forward.op, start_us, turn_us)
+        found[place + 1] = OpSpan(backward.op, turn_us, end_us)
+    return found
 
 
 def join_logs(log: Sequence[RankLog]) -> ExecutionTrace:

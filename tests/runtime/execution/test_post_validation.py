@@ -200,6 +200,17 @@ def test_several_stages_per_rank_and_copies_of_stages_too(pool: Any) -> None:
     assert_same_bits(pool, 2, schedules, SPECS["adamw"], ALWAYS, (STEPS - 2, 2))
 
 
+def test_what_runs_at_once_runs_again_whole(pool: Any) -> None:
+    costs = uniform_costs(4, forward_us=3, backward_input_us=3, backward_weight_us=2)
+    costs = costs.replace(stages=tuple(stage.replace(hidden_us=2) for stage in costs.stages))
+    pairs = generate("interleaved:2,overlap", 2, MICRO_BATCHES, costs=costs)
+    lowered, _ = verify(pairs, costs)
+    # The first pair of rank 0 is the first of its ops that needs a gradient.
+    started = list_started(lowered, 0)
+    assert started and pairs.overlapped.isdisjoint(started)
+    assert_same_bits(pool, 2, [pairs], SPECS["adamw"], ALWAYS, (STEPS - 2, 2))
+
+
 @pytest.mark.parametrize("num_ranks", [2, 4])
 def test_random_valid_schedules_drain_what_they_had_under_way(pool: Any, num_ranks: int) -> None:
     costs = uniform_costs(

@@ -21,7 +21,8 @@ from synth.profile.workload import Workload
 from synth.runtime.execution.base.stage_protocol import ForwardInput
 from synth.runtime.execution.stage.stage import Stage
 from synth.runtime.models.layered_stage import LayeredStage, Randomness, layer_calls
-from synth.runtime.profiling.profile_model import profile_model
+from synth.runtime.profiling.meter import measure
+from synth.runtime.profiling.profile_model import profile_layers, profile_model
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.placements import placement
 from synth.schedule.verify import ScheduleError, verify
@@ -57,6 +58,35 @@ def test_derived_bytes_are_those_that_are_measured_of_recomputed_layers(
             assert mine.rise_bytes[kind] >= rise
         rises = [mine.rise_bytes[OpKind.BW], true.rise_bytes[OpKind.BW]]
         assert rises[0] <= 1.002 * rises[1]
+
+
+class Scaled(nn.Module):
+    """Autograd keeps the numbers of its products in tensors of 8 bytes that no hook sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = torch.tanh(0.5 * self.inner(x) * 0.25)
+        return x + y
+
+
+def test_numbers_of_products_are_kept_by_recomputed_layers_too() -> None:
+    x = torch.randn(2, 4, 8)
+    layer = profile_layers([nn.Linear(8, 8), Scaled(), Loss()], x, x, warmup=0, iterations=1)
+    kept = layer.layer_profiles["Scaled.1"].recompute_saved_bytes
+    assert kept == recomputing(layer, (1,)).layer_profile(1).saved_bytes == 2 * 8
+    stage = LayeredStage(
+        list(layer_calls({0: Scaled()}, ["a"], autocast=None, recomputed=("*",)).values()),
+        is_first=False,
+        is_last=False,
+    )
+    inputs = [x.clone() for _ in range(5)]
+    with measure(CPU) as measured:
+        for microbatch, given in enumerate(inputs):
+            stage.forward(microbatch, ForwardInput((given,)))
+    assert measured.net_bytes == 5 * kept
 
 
 def test_plans_with_layers_recomputed_hold_what_was_planned_and_learn_the_same(
@@ -118,6 +148,11 @@ def test_a_cap_that_only_single_layers_recomputed_keep_is_trained_under(
     assert mine.losses == plain.losses
     for results, predicted in zip(by_rank, tight.claim.peak_bytes, strict=True):
         assert 0.95 * predicted < results[0].peak_bytes <= predicted <= cap
+
+
+class Loss(nn.Module):
+    def forward(self, x: Tensor, targets: Tensor) -> Tensor:
+        return nn.functional.mse_loss(x, targets)
 
 
 class Normed(nn.Module):

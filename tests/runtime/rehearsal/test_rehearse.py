@@ -9,10 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import synth
 from synth.errors import SynthError
 from synth.families import generate
 from synth.op_kinds import OpKind
 from synth.profile import Profile
+from synth.profile.layer_times import LayerTimes
 from synth.profile.links import Link, Links
 from synth.profile.workload import Workload
 from synth.report.explain.rehearsal import RehearsedRank, rehearsed_run
@@ -22,6 +24,7 @@ from synth.runtime.profiling.profile_model import profile_model
 from synth.runtime.rank_result import RankResult
 from synth.runtime.rehearsal import device_memory, rehearse
 from synth.schedule.files.plan_file import Plan
+from synth.schedule.measured.execution_trace import OpSpan, planned_spans
 from tests.runtime.train_plans import train_plans
 
 CPU = torch.device("cpu")
@@ -136,6 +139,21 @@ def test_ranks_that_were_not_rehearsed_keep_their_planned_times() -> None:
     nothing = compare(plan, lowered, rehearsed_run(plan, lowered, {}))
     assert nothing.measured_us == nothing.predicted_us
     assert nothing.measured_peak_bytes == (None, None)
+
+
+@pytest.mark.parametrize("slower", [1, 3])
+def test_what_pairs_hide_is_as_rehearsed(slower: int) -> None:
+    block = LayerTimes(name="block", count=8, forward_us=1000, backward_us=2000, pair_us=2200)
+    profile = Profile.from_times("moe", [block])
+    plan = synth.simulate("dualpipe-v:overlap", profile, ranks=2, micro_batches=6)
+    lowered, line = plan.check()
+    spans = [
+        [OpSpan(op, slower * start_us, slower * end_us) for op, start_us, end_us in rank]
+        for rank in planned_spans(line)
+    ]
+    ranks = {rank: RehearsedRank([ops], 0) for rank, ops in enumerate(spans)}
+    found = compare(plan, lowered, rehearsed_run(plan, lowered, ranks))
+    assert found.measured_us == slower * found.predicted_us
 
 
 def test_a_rank_that_does_not_fit_is_refused_with_the_bytes_that_it_needs(

@@ -79,9 +79,11 @@ def overlapping_costs(num_stages: int) -> Costs:
         ("0F0,0B0\n0F1,0B1\n", "stage 0 is on the ranks 0 and 1"),
         ("0F0,0B0\n2F0,2B0\n", "no actions of stage 1"),
         ("\n", "no actions"),
+        ("0F0,(0F1;)OVERLAP_F_B\n", "row 0, cell 1: .* has 1 actions; two run at once"),
+        ("(0F2;0B0;0B1)OVERLAP_F_B\n", "has 3 actions; two run at once"),
         ("," * 4_000_001, "has 4,000,001 cells; at most 4,000,000 are read"),
     ],
-    ids=["no action", "two ranks", "no stage", "nothing", "too long"],
+    ids=["no action", "two ranks", "no stage", "nothing", "one of two", "three", "too long"],
 )
 def test_a_file_that_is_no_schedule_is_refused_by_name(text: str, said: str) -> None:
     with pytest.raises(SynthError, match=said):

@@ -117,6 +117,12 @@ def test_a_wrong_csv_is_refused_with_the_place(old: str, new: str, message: str)
     assert str(raised.value).startswith("my.csv") and message in str(raised.value)
 
 
+def test_both_at_once_take_no_less_than_one_alone() -> None:
+    text = "name,forward_ms,backward_ms,pair_ms\na,1,2,2\nb,1,2,1.9\n"
+    with pytest.raises(SynthError, match=r"layer 'b'.* take 1900 µs, and one of them alone 2000"):
+        from_times_csv(text, "my.csv")
+
+
 @pytest.mark.parametrize("text", ["", "\n\n", "name,forward_ms\n"])
 def test_a_csv_without_layers_is_refused(text: str) -> None:
     with pytest.raises(SynthError, match="has no layers"):

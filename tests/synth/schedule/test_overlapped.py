@@ -15,6 +15,7 @@ from synth.schedule.lowering.lower import Action, lower
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op
 from synth.schedule.rank_memory import memory_usage, peak_bytes
+from synth.schedule.simulate import Timeline
 from synth.schedule.verify import ScheduleError, verify
 from tests.synth import naive, plain
 
@@ -109,6 +110,21 @@ def test_a_pair_is_one_op_for_an_independent_reading_too() -> None:
     assert num_run > 100 and num_pairs > 100 and num_blocked > 10
 
 
+def test_what_f_makes_is_there_while_bw_runs_also_without_a_rise() -> None:
+    # F makes 10 bytes, its rise is given as 0, and that of BW is 4: two micro-batches and BW.
+    costs = uniform_costs(
+        1, forward_us=5, backward_input_us=4, backward_weight_us=3, saved_bytes=10
+    )
+    stage = costs.stages[0]
+    rises = {**stage.rise_bytes, F: 0, BW: 4}
+    costs = costs.replace(stages=(stage.replace(rise_bytes=rises),))
+    programs, overlapped = parse_programs(["F0.0 F0.1&BW0.0 BW0.1"])
+    schedule = replace(Schedule.linear("one", 2, programs), overlapped=overlapped)
+    lowered = lower(schedule, costs)
+    assert peak_bytes(lowered) == (24,)
+    assert memory_usage(lowered, 0).peak_bytes == 24
+
+
 def test_the_memory_curve_has_the_peaks_of_the_arrays() -> None:
     rng = random.Random(8)
     for _ in range(200):
@@ -194,7 +210,47 @@ def test_a_line_keeps_its_pairs() -> None:
     assert repeated.overlapped == {Op(F, 0, 1), Op(F, 0, 2), Op(F, 0, 3)}
 
 
-@pytest.mark.parametrize("token", ["F0.0&", "&F0.0", "F0.0&&BW0.1"])
+@pytest.mark.parametrize("token", ["F0.0&", "&F0.0", "F0.0&&BW0.1", "F0.1 & BW0.0"])
 def test_a_pair_without_two_ops_is_refused(token: str) -> None:
-    with pytest.raises(ScheduleError, match="op '' is not understood"):
+    with pytest.raises(ScheduleError, match="lacks an op beside '&'"):
         parse_programs([token])
+
+
+def test_the_bound_of_an_order_holds_for_one_with_more_pairs() -> None:
+    # F = 5, BW = 7, a pair 8: three micro-batches take 36 apart, and at least 36 - 3 * 4.
+    costs = two_ranks()[1].replace(stages=two_ranks()[1].stages[:1])
+    found = []
+    for line in ("F0.0 F0.1 F0.2&BW0.0 BW0.1 BW0.2", "F0.0 F0.1&BW0.0 F0.2&BW0.1 BW0.2"):
+        programs, overlapped = parse_programs([line])
+        schedule = replace(Schedule.linear("one", 3, programs), overlapped=overlapped)
+        found.append(verify(schedule, costs)[1])
+    assert [line.makespan_us for line in found] == [32, 28]
+    assert [line.least_us for line in found] == [24, 24]
+
+
+def test_no_pairs_of_the_same_ops_are_faster_than_the_bound() -> None:
+    rng = random.Random(10)
+    num_compared = 0
+    for _ in range(300):
+        schedule, costs = random_pairs(rng)
+        every = [*candidates(schedule)]
+        if not schedule.overlapped:
+            continue
+        bounds, times = set(), []
+        for _ in range(4):
+            chosen = frozenset(op for op in every if rng.random() < 0.5) or schedule.overlapped
+            line = timeline_of(replace(schedule, overlapped=chosen), costs)
+            if line is not None:
+                bounds.add(line.least_us)
+                times.append(line.makespan_us)
+        assert len(bounds) <= 1  # it depends on the ops alone
+        assert all(bounds.issubset(range(us + 1)) for us in times)
+        num_compared += len(times)
+    assert num_compared > 100
+
+
+def timeline_of(schedule: Schedule, costs: Costs) -> Timeline | None:
+    try:
+        return verify(schedule, costs)[1]
+    except ScheduleError:
+        return None

@@ -16,7 +16,7 @@ from synth.schedule.measured.execution_trace import (
     OpSpan,
     planned_execution,
 )
-from synth.schedule.measured.rank_log import RankLog, Ready, Wait, join_logs
+from synth.schedule.measured.rank_log import RankLog, Ready, Wait, in_turns, join_logs
 from synth.schedule.measured.trace_file import Source, Trace, TracedStep
 from synth.schedule.ops import Op, Value, ValueKind
 from synth.schedule.simulate import simulate
@@ -46,6 +46,17 @@ def transfer_span(*, sent: int, posted: int, waits: dict[int, Wait]) -> Communic
 def test_ranks_are_laid_on_the_clock_of_the_first_to_begin() -> None:
     log = [RankLog(6_000_000, [OpSpan(F0, 0, 10)]), RankLog(5_000_000, [OpSpan(F1, 0, 10)])]
     assert join_logs(log).ops == [[OpSpan(F0, 1000, 1010)], [OpSpan(F1, 0, 10)]]
+
+
+def test_what_ran_at_once_takes_turns_in_the_time_of_both() -> None:
+    # F ran for 30 of 0 to 60 and BW for 60: a third of the time is the turn of F.
+    f, bw, w = map(Op.parse, ("F0.3", "BW0.1", "W0.0"))
+    spans = [OpSpan(w, -5, 0), OpSpan(f, 0, 30), OpSpan(bw, 0, 60), OpSpan(w, 60, 70)]
+    turns = [OpSpan(w, -5, 0), OpSpan(f, 0, 20), OpSpan(bw, 20, 60), OpSpan(w, 60, 70)]
+    assert in_turns(spans) == turns
+    assert in_turns(turns) == turns
+    longer = in_turns([OpSpan(f, 10, 50), OpSpan(bw, 0, 40)])
+    assert longer == [OpSpan(f, 0, 25), OpSpan(bw, 25, 50)]
 
 
 @pytest.mark.parametrize(("sent", "posted", "start"), [(1500, 300, 1500), (1200, 700, 1700)])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import synth
+from synth.profile import Profile
 from synth.profile.layer_times import LayerTimes
 from synth.schedule.files.plan_file import Plan
 from tests.synth.ui_pages import LONG, SETTING, TOKEN, Client
@@ -120,6 +121,19 @@ def test_an_order_by_hand_gets_its_time(client: Client) -> None:
     assert after["name"] == "by hand"
     assert after["makespan_us"] >= before["makespan_us"]
     assert after["peak_bytes"] >= before["peak_bytes"]
+
+
+def test_what_runs_at_once_does_so_in_an_order_by_hand(client: Client, tmp_path: Path) -> None:
+    block = LayerTimes(name="block", count=8, forward_us=1000, backward_us=2000, pair_us=2200)
+    profile = Profile.from_times("moe", [block])
+    plan = synth.simulate("dualpipe-v:overlap", profile, ranks=2, micro_batches=6)
+    plan.save(tmp_path / "plan.json")
+    # The page names the ops alone, and here swaps the last two W's.
+    programs = [line.replace("&", " ") for line in plan.programs]
+    assert programs[1].endswith(" W2.5 W1.5")
+    programs[1] = put_before(programs[1], "W1.5", "W2.5")
+    (after,) = client.draw({"plan": "plan.json", "programs": programs}, ranks=2)["drawn"]
+    assert after["makespan_us"] == plan.claim.makespan_us
 
 
 def refused(client: Client, programs: list[str]) -> str:
