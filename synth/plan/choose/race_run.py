@@ -234,6 +234,7 @@ class _RaceRun:
         self.cut_race.run(self.clock.moment_s(CUT_RACE.share_of_left), tell, self._move_cuts)
         if race.best is not None:
             race.keep_only(race.best)
+            self.on_standings(race.copies())
 
     def _start_from_published_cuts(self) -> None:
         """Add the best partitions of the published schedules, each with its best schedule."""

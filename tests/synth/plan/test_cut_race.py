@@ -184,8 +184,12 @@ def test_a_stop_ends_the_heats(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("choice", [(), None])
 def test_one_cut_is_searched_and_it_alone_has_a_bound(choice: Choice) -> None:
-    answer = solve_best_of([chosen(choice)], CASE.profile, Partitioning.SEARCHED, counted(4))
+    standings: list[Sequence[Trial]] = []
+    asked = [chosen(choice)], CASE.profile, Partitioning.SEARCHED, counted(4)
+    answer = solve_best_of(*asked, on_standings=standings.append)
     (trial,) = answer.trials
+    # Whoever is told of the standings knows of the cut that is left before it is searched.
+    assert [len(told) for told in standings[-2:]] == [1, 1]
     assert trial.num_searches
     value_us = check(trial)
     assert answer.result.value_us == value_us
