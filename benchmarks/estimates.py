@@ -39,12 +39,10 @@ _CALIBRATED, _CHOICES, _DIFFERENT = 3, 100, 0.05
 # The sources of which each device and program has its shipped factors.
 _SHIPPED = ("nemo", "megatron-2021", "simumax", "torchtitan", "llm-foundry")
 # Rows that nothing is fitted to, but which are judged: one of GB300 that is printed without the
-# virtual stages that its time needs, float8 with scales by rows, which its source calls
-# unexpectedly slow (torchtitan#1207), and MPT-30B at 8192 tokens on 8 devices, which fills their
-# memory and whose source prints a fourth less of the peak than at 4096 tokens.
+# virtual stages that its time needs, and float8 with scales by rows, which its source calls
+# unexpectedly slow (torchtitan#1207). A row's error is no reason to leave it out.
 _LEFT_OUT = ("nemo", "gb300", "1f1b")
 _SLOW = "float8 rowwise"
-_FULL_MEMORY = ("llm-foundry", "mpt-30b", 8192)
 _FILE = Path(__file__).parent.parent / "synth" / "estimates" / "data" / "calibrations.json"
 
 # Sources whose memory is no peak of what a program allocated: reserved, or states and activations
@@ -216,9 +214,7 @@ def _ship() -> None:
 
 def _is_left_out(run: PublishedRun) -> bool:
     is_incomplete = (run.stack, run.device, run.step.schedule) == _LEFT_OUT and run.step.ranks > 1
-    estimator = run.step.estimator
-    sizes = (run.stack, estimator.shape.name, estimator.layout.seq_len)
-    return is_incomplete or run.variant == _SLOW or sizes == _FULL_MEMORY
+    return is_incomplete or run.variant == _SLOW
 
 
 if __name__ == "__main__":

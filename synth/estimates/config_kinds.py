@@ -7,11 +7,16 @@ from synth.estimates.config_values import ConfigValues
 from synth.estimates.model_shape import Experts, LatentAttention
 
 
-def _decoder(given: ConfigValues) -> dict[str, Any]:
-    """The sizes that all decoders with rotary embeddings and gated MLPs name alike."""
+def _decoder(given: ConfigValues, head_dim: int | None = None) -> dict[str, Any]:
+    """The sizes that all decoders with rotary embeddings and gated MLPs name alike.
+
+    Args:
+        given: the config.
+        head_dim: of a kind of model, if the config has none; None: a share of the hidden size.
+    """
     hidden, heads = given.number("hidden_size"), given.number("num_attention_heads")
-    if given.has("head_dim"):
-        width = given.number("head_dim")
+    if given.has("head_dim") or head_dim is not None:
+        width = given.number("head_dim", default=head_dim)
     else:
         width = given.share(hidden, "hidden_size", heads, "num_attention_heads")
     kv_heads = given.number("num_key_value_heads", default=heads)
@@ -38,16 +43,22 @@ def _with_output_bias(sizes: dict[str, Any]) -> dict[str, Any]:
     return sizes | {"further": sizes["hidden"] if sizes["attention_biases"] else 0}
 
 
-def _qwen(given: ConfigValues) -> dict[str, Any]:
+def _local(given: ConfigValues, otherwise: float) -> float:
+    """The share of local layers, from a list of the kinds of all layers if there is one."""
+    kinds, layers = given.values("layer_types"), given.number("num_hidden_layers")
+    if kinds and len(kinds) != layers:
+        raise given.refuse(f"{len(kinds)} layer_types for {layers} layers")
+    return kinds.count("sliding_attention") / layers if kinds else otherwise
+
+
+def _qwen(given: ConfigValues, head_dim: int | None = None) -> dict[str, Any]:
     """If windows are used, the layers from `max_window_layers` on are local."""
-    sizes = _decoder(given)
+    sizes = _decoder(given, head_dim)
     if not given.flag("use_sliding_window"):
         return sizes
     window = given.number("sliding_window", default=0)
     layers, first = sizes["layers"], given.number("max_window_layers", default=28)
-    local = max(0, layers - first) / max(1, layers)
-    if kinds := given.values("layer_types"):
-        local = kinds.count("sliding_attention") / len(kinds)
+    local = _local(given, max(0, layers - first) / max(1, layers))
     return sizes | {"window": window, "window_layers": local if window else 0.0}
 
 
@@ -55,20 +66,19 @@ def _qwen2(given: ConfigValues) -> dict[str, Any]:
     return _qwen(given) | {"attention_biases": True}
 
 
-def _qwen3(given: ConfigValues) -> dict[str, Any]:
-    return _with_output_bias(_qwen(given)) | {"head_norms": True}
+def _qwen3(given: ConfigValues, head_dim: int | None = 128) -> dict[str, Any]:
+    return _with_output_bias(_qwen(given, head_dim)) | {"head_norms": True}
 
 
 def _gemma(given: ConfigValues) -> dict[str, Any]:
-    return _decoder(given) | {"tied": given.flag("tie_word_embeddings", True)}
+    return _decoder(given, 256) | {"tied": given.flag("tie_word_embeddings", True)}
 
 
 def _gemma3(given: ConfigValues) -> dict[str, Any]:
     """Four norms a layer, and local layers: every `sliding_window_pattern`-th is global."""
     third = given.kind != "gemma2"
-    kinds = given.values("layer_types")
     pattern = given.number("sliding_window_pattern", default=6 if third else 2)
-    local = kinds.count("sliding_attention") / len(kinds) if kinds else 1 - 1 / max(1, pattern)
+    local = _local(given, 1 - 1 / max(1, pattern))
     window = given.number("sliding_window", default=0)
     more = {"norms": 4, "head_norms": third, "window": window, "window_layers": local}
     return _gemma(given) | more
@@ -87,7 +97,7 @@ def _mixtral(given: ConfigValues) -> dict[str, Any]:
 
 
 def _qwen3_moe(given: ConfigValues) -> dict[str, Any]:
-    return _qwen3(given) | {"experts": _experts_of_qwen(given)}
+    return _qwen3(given, None) | {"experts": _experts_of_qwen(given)}
 
 
 def _qwen2_moe(given: ConfigValues) -> dict[str, Any]:
@@ -114,9 +124,8 @@ def _experts_of_qwen(given: ConfigValues, shared: int = 0) -> Experts:
 
 def _gpt_oss(given: ConfigValues) -> dict[str, Any]:
     """Experts in all layers, biases, sinks of attention's heads, and every other layer local."""
-    sizes = _with_output_bias(_decoder(given))
-    kinds, window = given.values("layer_types"), given.number("sliding_window", default=0)
-    local = kinds.count("sliding_attention") / len(kinds) if kinds else 0.5
+    sizes = _with_output_bias(_decoder(given, 64))
+    window, local = given.number("sliding_window", default=0), _local(given, 0.5)
     count = given.number("num_local_experts")
     per_token = given.number("num_experts_per_tok", "experts_per_token")
     return sizes | {

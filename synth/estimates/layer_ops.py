@@ -121,6 +121,7 @@ class LayerOps:
         else:
             self._experts(work)
             if self.shape.experts.shared_ffn:
+                self._mlp(work, self.shape.experts.shared_ffn)
                 self._tensor_exchange(work)
         return work
 
@@ -256,7 +257,7 @@ class LayerOps:
         self._pointwise(work, forward, forward + 2.0 * tokens * inner, 1)
 
     def _experts(self, work: Work) -> None:
-        """Router, exchange, the matrices of this rank's experts, and the shared ones."""
+        """Router, exchange, and the matrices of this rank's experts."""
         shape, layout, experts = self.shape, self.layout, self.shape.experts
         assert experts is not None
         own = layout.tokens / layout.tensor
@@ -275,8 +276,6 @@ class LayerOps:
         group = layout.group(layout.expert, 1, self.ranks_per_node)
         copies = experts.per_token if self.software.sends_once else 1
         work.both([GroupExchange(ExchangeKind.ALL_TO_ALL, moved, *group, copies)] * 2)
-        if experts.shared_ffn:
-            self._mlp(work, experts.shared_ffn)
 
     def _tensor_exchange(self, work: Work) -> None:
         """The exchanges of tensor parallelism before and after a pair of matrices."""
@@ -336,22 +335,25 @@ class LayerOps:
         ]
 
     def _again_of_ops(self, *, dense: bool) -> Sequence[Operation]:
-        """Every second product, those of experts, and what memory or communication bounds.
+        """Every second product, those of router and experts, and what memory or gathering bounds.
 
-        Attention's kernels and the scatters of tensor parallelism are not repeated, and neither is
-        the sum in place of a scatter behind the last product, of which B needs nothing.
+        Attention's kernels, the exchange of tokens and the scatters of tensor parallelism are not
+        repeated, and neither is the sum in place of a scatter behind the last product, of which B
+        needs nothing.
         """
         attention, mlp = self.attention(), self.mlp(dense=dense)
-        gathers = (ExchangeKind.ALL_GATHER, ExchangeKind.ALL_TO_ALL)
         found: list[Operation] = [
             Matmul(each.tokens, each.n, each.k, Role.F, self._dtype)
             for each in again(products(self.shape, self.layout, dense=dense))
         ]
-        for work, exchanges in ((attention, (*gathers, ExchangeKind.ALL_REDUCE)), (mlp, gathers)):
+        if not dense and self.shape.experts is not None:
+            routed = Work()
+            self._experts(routed)
+            found += [each for each in routed.by_role[Role.F] if isinstance(each, Matmul)]
+        sums, gathers = ExchangeKind.ALL_REDUCE, ExchangeKind.ALL_GATHER
+        for work, exchanges in ((attention, (gathers, sums)), (mlp, (gathers,))):
             for operation in work.by_role[Role.F]:
                 match operation:
-                    case Matmul() if operation.groups > 1:
-                        found.append(operation)
                     case Traffic():
                         found.append(operation)
                     case GroupExchange() if operation.kind in exchanges:

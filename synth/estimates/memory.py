@@ -169,8 +169,9 @@ class MemoryOf:
     def _kept_of_ops(self, attention: AttentionBytes, *, dense: bool) -> tuple[float, float]:
         """What torchtitan's policy of ops keeps: results of B, and those that it does not need.
 
-        They are the results of attention's kernel, of every second product (`products`), and of
-        the scatters of tensor parallelism, which follow the output's product and the last one.
+        They are the results of attention's kernel, of every second product (`products`), of the
+        scatters of tensor parallelism, which follow the output's product and the last one, and of
+        the two exchanges of tokens between ranks that share experts.
         """
         layout = self.layout
         each = kept(products(self.shape, layout, dense=dense))
@@ -179,7 +180,10 @@ class MemoryOf:
         if layout.precision is Precision.BF16:
             needed += attention.out
         scattered = self.boundary if layout.tensor > 1 and layout.sequence else 0
-        return needed + attention.core, other + 2 * scattered
+        experts = None if dense or layout.expert == 1 else self.shape.experts
+        copies = 0 if experts is None else experts.per_token
+        exchanged = copies * _BF16 * layout.tokens / layout.tensor * self.shape.hidden
+        return needed + attention.core, other + 2 * (scattered + exchanged)
 
     def _largest(self, dense: bool) -> float:
         """Parameters of the largest matrix of a layer on this rank."""

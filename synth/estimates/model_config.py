@@ -100,4 +100,5 @@ def shape_of(config: Mapping[str, Any], name: str) -> ModelShape:
     try:
         return ModelShape(name=name, **read(given))
     except ValidationError as error:
-        raise SynthError(f"the config of {name} is no model:\n{describe(error)}") from None
+        reasons = [line.strip().removeprefix("(file): ") for line in describe(error).splitlines()]
+        raise SynthError(f"the config of {name} is no model: {'; '.join(reasons)}") from None

@@ -2,7 +2,8 @@
 
 Its policy `selective_ac_option = "op"` counts them: B computes every second one again. Queries,
 keys and values are three products, and so are the two halves of a gated MLP two. The products of
-experts are grouped and not counted.
+experts are grouped and not counted, and neither is the router's, which B always computes again
+(`per_op_sac_force_recompute_mm_shapes_by_fqns`).
 
     queries  keys  values  output   gate  up  down
     kept           kept             kept      kept
@@ -78,8 +79,6 @@ def _attention(shape: ModelShape, layout: Layout) -> Iterator[LayerProduct]:
 def _mlp(shape: ModelShape, layout: Layout, *, dense: bool) -> Iterator[LayerProduct]:
     width, hidden = shape.ffn, shape.hidden
     if not dense and (experts := shape.experts) is not None:
-        own = layout.tokens / layout.tensor
-        yield LayerProduct(own, experts.count, hidden)
         width = experts.shared_ffn
     if not width:
         return

@@ -10,6 +10,9 @@ from synth.schedule.recomputation_rules import (
     RecomputationRule,
 )
 
+# torchtitan's default computes a layer again beyond the last result that B needs (0.2.2).
+_STOPS_EARLY = "early_stop = true"
+
 
 def torchtitan_checkpointing(plan: Plan, parts: Parts) -> list[str] | None:
     """Return the section `[activation_checkpoint]` of a plan; None: no section says its layers.
@@ -21,15 +24,28 @@ def torchtitan_checkpointing(plan: Plan, parts: Parts) -> list[str] | None:
     if not plan.recomputed_layers:
         return ["[activation_checkpoint]", 'mode = "none"']
     if plan.recompute_policies:
-        lines = ["[activation_checkpoint]", 'mode = "selective"', 'selective_ac_option = "op"']
-        return lines if _is_of_every_layer(plan, TORCHTITAN, parts) else None
+        return torchtitan_ops() if _is_of_every_layer(plan, TORCHTITAN, parts) else None
     rule = _rule(plan, TORCHTITAN, parts)
     if rule is None:
         return None
     if rule.kind == RecomputationKind.ALL:
-        return ["[activation_checkpoint]", 'mode = "full"']
-    option = f'selective_ac_option = "{rule.number}"'
-    return ["[activation_checkpoint]", 'mode = "selective"', option]
+        return torchtitan_full()
+    return _torchtitan_selective(str(rule.number))
+
+
+def torchtitan_full() -> list[str]:
+    """Return the section with which torchtitan recomputes all decoder layers."""
+    return ["[activation_checkpoint]", 'mode = "full"', _STOPS_EARLY]
+
+
+def torchtitan_ops() -> list[str]:
+    """Return the section of its policy of ops in all decoder layers."""
+    return _torchtitan_selective("op")
+
+
+def _torchtitan_selective(option: str) -> list[str]:
+    lines = ["[activation_checkpoint]", 'mode = "selective"', f'selective_ac_option = "{option}"']
+    return [*lines, _STOPS_EARLY]
 
 
 def megatron_recomputation(plan: Plan, parts: Parts) -> str | None:

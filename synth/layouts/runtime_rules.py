@@ -10,9 +10,10 @@ def check_on_runtime(runtime: Runtime, shape: ModelShape, groups: Layout) -> Non
     """Refuse a layout that a training program does not run.
 
     Megatron-LM's `--use-torch-fsdp2` goes neither with expert parallelism nor with a tied
-    embedding. torchtitan's experts are shared by whole groups of tensor and context parallelism,
-    and by the ranks that share parameters. With context parallelism every rank has two pieces of a
-    sequence, so that causal attention is shared equally.
+    embedding. torchtitan applies FSDP2 to the ranks of context parallelism, and its experts are
+    shared by whole groups of tensor and context parallelism, and by the ranks that share
+    parameters. With context parallelism every rank has two pieces of a sequence, so that causal
+    attention is shared equally.
 
     Args:
         runtime: the program.
@@ -32,8 +33,14 @@ def check_on_runtime(runtime: Runtime, shape: ModelShape, groups: Layout) -> Non
     if runtime == Runtime.MEGATRON and is_fsdp and (groups.expert > 1 or shape.tied):
         kind = "expert parallelism" if groups.expert > 1 else "a tied embedding"
         raise SynthError(f"Megatron-LM has no FSDP with {kind}; give sharding=zero1")
-    if runtime == Runtime.TORCHTITAN and shape.experts is not None:
-        _check_experts_of_torchtitan(groups)
+    if runtime == Runtime.TORCHTITAN:
+        if groups.context > 1 and groups.sharding is Sharding.NONE:
+            raise SynthError(
+                f"torchtitan shards parameters between the ranks of context parallelism, and "
+                f"sharding=none is given with cp={groups.context}; give sharding=zero1"
+            )
+        if shape.experts is not None:
+            _check_experts_of_torchtitan(groups)
 
 
 def _check_experts_of_torchtitan(groups: Layout) -> None:

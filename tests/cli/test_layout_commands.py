@@ -59,13 +59,16 @@ def commands_of(
         (
             DENSE,
             "pp=1,sharding=fsdp",
-            {},
+            {"optimizer": "adamw+master"},
             (
                 "--use-torch-fsdp2 --no-gradient-accumulation-fusion --ckpt-format torch_dist "
                 "--untie-embeddings-and-output-weights",
             ),
-            ("--use-distributed-optimizer",),
+            ("--use-distributed-optimizer", "--overlap-grad-reduce"),
         ),
+        (DENSE, "pp=1,sharding=fsdp", {}, ("none: Megatron-LM's FSDP2 keeps",), ()),
+        (DENSE, "cp=4,pp=2", {}, ("--overlap-grad-reduce --overlap-param-gather",), ()),
+        (DENSE, "pp=8", {}, (), ("--overlap-grad-reduce", "--overlap-param-gather")),
         (
             DENSE,
             "pp=2,dp=4,vp=2",
@@ -97,7 +100,7 @@ def commands_of(
         (DENSE, "pp=2", {"optimizer": "adamw+master"}, ("--grad-reduce-in-bf16",), ("tp-comm",)),
         (
             DENSE,
-            "pp=2,vp=2",
+            "pp=4,vp=2",
             {"software": "megatron-2021", "optimizer": "sgd:0.9+master+float32-gradients"},
             (
                 "--optimizer sgd --sgd-momentum 0.9",
@@ -106,14 +109,27 @@ def commands_of(
             ),
             ("--overlap-grad-reduce", "--overlap-param-gather"),
         ),
+        (DENSE, "pp=2,vp=2", {"software": "megatron-2021"}, ("none: Megatron-LM overlaps",), ()),
         (DENSE, "pp=2", {"optimizer": "adamw"}, ("none: Megatron-LM has float32 copies",), ()),
         (
             EXPERTS,
             "ep=2",
             {"software": "megatron-graphs"},
-            ("--moe-flex-dispatcher-backend deepep", "--cuda-graph-impl"),
+            (
+                "--moe-flex-dispatcher-backend deepep",
+                "--cuda-graph-impl transformer_engine --cuda-graph-scope attn moe_router "
+                "moe_preprocess",
+            ),
             ("alltoall",),
         ),
+        (
+            EXPERTS,
+            "ep=2,recompute=full",
+            {"software": "megatron-graphs"},
+            ("none: Megatron-LM has no CUDA graphs of layers that it recomputes",),
+            (),
+        ),
+        (EXPERTS, "pp=2", {}, ("--moe-token-dispatcher-type alltoall",), ("flex", "cuda-graph")),
         (EXPERTS, "ep=2", {"software": "megatron-plain"}, ("alltoall",), ("deepep", "overlap")),
         (EXPERTS, "tp=2", {}, ("--expert-tensor-parallel-size 1",), ("--expert-model",)),
         (EXPERTS, "ep=2", {}, ("--expert-model-parallel-size 2",), ("--expert-tensor",)),
@@ -136,11 +152,29 @@ def test_megatron_gets_what_was_judged(
 def test_programs_are_launched_on_the_nodes_of_the_question(tmp_path: Path, runtime: str) -> None:
     asked = {"runtime": runtime, "gpus": 8}
     found = commands_of(tmp_path, DENSE, "tp=2,pp=2", {**asked, "nodes": 4})
-    assert found["launch"] == "torchrun --nnodes 4 --nproc-per-node 2"
+    assert found["launch"].endswith("torchrun --nnodes 4 --nproc-per-node 2")
     assert "--gpus-per-node 2" in found["estimate"]
-    usual = commands_of(tmp_path, DENSE, "tp=2,pp=2", asked)
+    usual = commands_of(tmp_path, DENSE, "pp=2", asked)
     assert usual["launch"] == "torchrun --nnodes 1 --nproc-per-node 8"
     assert "per-node" not in usual["estimate"]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "is_set"),
+    [
+        ("tp=2", {}, True),
+        ("cp=2", {}, True),
+        ("pp=2", {}, False),
+        ("tp=2", {"device": "b200"}, False),
+        ("tp=2", {"runtime": "torchtitan"}, False),
+        ("tp=2,sharding=fsdp", {}, False),
+    ],
+)
+def test_megatron_has_one_connection_where_it_asserts_that(
+    tmp_path: Path, text: str, options: dict[str, object], is_set: bool
+) -> None:
+    found = commands_of(tmp_path, DENSE, text, {"runtime": "megatron", **options})["launch"]
+    assert found.startswith("CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun") is is_set
 
 
 def test_the_estimate_of_the_commands_has_the_nodes_that_were_judged(
@@ -176,29 +210,64 @@ def test_torchtitan_has_no_pipeline_with_one_rank(tmp_path: Path) -> None:
 
 def test_torchtitan_has_the_whole_batch_with_a_pipeline(tmp_path: Path) -> None:
     output = tmp_path / "chosen.json"
-    found = commands_of(
-        tmp_path, DENSE, "pp=2,recompute=ops,schedule=1f1b", {"runtime": "torchtitan"}, output
-    )
+    options = {"runtime": "torchtitan"}
+    found = commands_of(tmp_path, DENSE, "pp=2,recompute=ops,schedule=1f1b", options, output)
     data = tomllib.loads(found["torchtitan"])
     assert data["training"]["local_batch_size"] == 6
     assert data["training"]["global_batch_size"] == 24
     assert data["parallelism"]["pipeline_parallel_schedule_csv"] == str(tmp_path / "chosen.csv")
-    assert data["activation_checkpoint"] == {"mode": "selective", "selective_ac_option": "op"}
+    assert data["activation_checkpoint"] == {
+        "mode": "selective",
+        "selective_ac_option": "op",
+        "early_stop": True,
+    }
     assert found["export"] == f"synth export {output} -o {tmp_path / 'chosen.csv'}"
     assert f"--hint {output}" in found["search longer"] and "solve" not in found
 
 
 def test_torchtitan_has_the_dtypes_that_were_judged(tmp_path: Path) -> None:
-    options = {"runtime": "torchtitan", "dtype": "fp8", "optimizer": "adamw+master"}
+    options = {"runtime": "torchtitan", "dtype": "fp8"}
     found = commands_of(tmp_path, DENSE, "tp=2", options)
     data = tomllib.loads(found["torchtitan"])
-    assert data["training"]["mixed_precision_reduce"] == "bfloat16"
+    assert data["training"]["mixed_precision_reduce"] == "float32"
     assert data["model"]["converters"] == ["quantize.linear.float8"]
     assert data["quantize"]["linear"]["float8"]["filter_fqns"] == ["output"]
-    sgd = {"runtime": "torchtitan", "optimizer": "sgd:0.9"}
-    assert commands_of(tmp_path, DENSE, "tp=2", sgd)["torchtitan"].startswith(
-        "none: torchtitan has"
-    )
+    assert data["activation_checkpoint"] == {"mode": "none"}
+
+
+def test_torchtitan_has_float8_of_experts_without_a_pipeline(tmp_path: Path) -> None:
+    options = {"runtime": "torchtitan", "dtype": "fp8"}
+    data = tomllib.loads(commands_of(tmp_path, EXPERTS, "ep=2", options)["torchtitan"])
+    assert data["model"]["converters"] == ["quantize.linear.float8", "quantize.grouped_mm.float8"]
+    assert data["quantize"]["linear"]["float8"]["filter_fqns"] == ["output", "router.gate"]
+    assert data["quantize"]["grouped_mm"]["float8"]["fqns"] == ["experts"]
+    found = commands_of(tmp_path, EXPERTS, "ep=2,pp=2,schedule=1f1b", options)
+    assert found["torchtitan"].startswith("none: torchtitan has products of experts in float8")
+
+
+@pytest.mark.parametrize("optimizer", ["sgd:0.9", "adamw+master", "adamw"])
+def test_torchtitan_has_parameters_and_gradients_in_float32(tmp_path: Path, optimizer: str) -> None:
+    options = {"runtime": "torchtitan", "optimizer": optimizer}
+    found = commands_of(tmp_path, DENSE, "tp=2", options)["torchtitan"]
+    assert found.startswith("none: torchtitan has AdamW with parameters and gradients in float32")
+
+
+@pytest.mark.parametrize(("software", "is_there"), [("megatron", True), ("torchtitan", False)])
+def test_torchtitan_hides_and_sends_what_another_estimate_does(
+    tmp_path: Path, software: str, is_there: bool
+) -> None:
+    options = {"runtime": "torchtitan", "software": software}
+    found = commands_of(tmp_path, EXPERTS, "tp=2,ep=2", options)["torchtitan"]
+    lines = tomllib.loads(found)["parallelism"]
+    assert ("enable_async_tensor_parallel" in lines) is is_there
+    assert (lines.get("expert_parallel_comm_backend") == "deepep") is is_there
+
+
+def test_torchtitan_keeps_parameters_whole_that_context_parallelism_shares(tmp_path: Path) -> None:
+    found = commands_of(tmp_path, DENSE, "cp=8", {"runtime": "torchtitan"})
+    degrees = tomllib.loads(found["torchtitan"])["parallelism"]
+    assert degrees["data_parallel_shard_degree"] == 1
+    assert degrees["fsdp_reshard_after_forward"] == "never"
 
 
 @pytest.mark.slow

@@ -5,19 +5,31 @@ import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from synth.cli.answer.priced_options import priced_in_megatron, priced_in_torchtitan
+from synth.cli.answer.priced_options import (
+    has_graphs,
+    needs_one_connection,
+    priced_in_megatron,
+    priced_in_torchtitan,
+    priced_in_torchtitans_parallelism,
+)
 from synth.errors import SynthError
 from synth.estimates.device import device_of
 from synth.estimates.layout import Precision, Recompute, Sharding
 from synth.interop.group_options import megatron_group, torchtitan_group
 from synth.interop.megatron import megatron_parts, to_megatron
-from synth.interop.recomputation import megatron_recomputation, torchtitan_checkpointing
+from synth.interop.recomputation import (
+    megatron_recomputation,
+    torchtitan_checkpointing,
+    torchtitan_full,
+    torchtitan_ops,
+)
 from synth.interop.torchtitan import to_torchtitan, torchtitan_parts
 from synth.layouts.judged import SOLVED, JudgedLayout
 from synth.options.layout_task import LayoutTask
 from synth.plan.runtimes import Runtime
 from synth.profile.mesh import DeviceGroup
 
+_ONE_CONNECTION = "CUDA_DEVICE_MAX_CONNECTIONS=1"
 _PROFILE, _PLAN = "layout.json", Path("plan.json")
 
 _GROUP = re.compile(r"group=(\d+)")
@@ -44,7 +56,11 @@ def commands(task: LayoutTask, judged: JudgedLayout, output: Path | None) -> Map
         found["export"] = _export(runtime, output)
     if runtime != Runtime.SYNTH and task.nodes is not None:
         nodes, gpus = task.nodes
-        found["launch"] = f"torchrun --nnodes {nodes} --nproc-per-node {gpus}"
+        launched = f"torchrun --nnodes {nodes} --nproc-per-node {gpus}"
+        is_set = runtime == Runtime.MEGATRON and needs_one_connection(
+            task.question.device, judged.layout.groups
+        )
+        found["launch"] = f"{_ONE_CONNECTION} {launched}" if is_set else launched
     try:
         if runtime == Runtime.MEGATRON:
             found["megatron"] = " ".join(_megatron(task, judged))
@@ -131,7 +147,7 @@ def _megatron(task: LayoutTask, judged: JudgedLayout) -> Iterator[str]:
     yield f"--global-batch-size {task.question.global_batch} --seq-length {groups.seq_len}"
     yield _MEGATRON_PRECISION[groups.precision]
     yield from priced_in_megatron(task.question, layout)
-    yield from _megatron_recomputation(judged)
+    yield from _megatron_recomputation(task, judged)
 
 
 def _megatron_group(task: LayoutTask, judged: JudgedLayout) -> Iterator[str]:
@@ -144,7 +160,7 @@ def _megatron_group(task: LayoutTask, judged: JudgedLayout) -> Iterator[str]:
         yield f"--microbatch-group-size-per-virtual-pipeline-stage {found[1]}"
 
 
-def _megatron_recomputation(judged: JudgedLayout) -> Iterator[str]:
+def _megatron_recomputation(task: LayoutTask, judged: JudgedLayout) -> Iterator[str]:
     """Yield what was judged: within layers, all layers, or those that the plan names.
 
     Raises:
@@ -153,6 +169,12 @@ def _megatron_recomputation(judged: JudgedLayout) -> Iterator[str]:
     plan, recompute = judged.plan, judged.layout.groups.recompute
     if recompute is Recompute.OPS:
         raise SynthError("Megatron-LM does not recompute by torchtitan's policy of ops")
+    is_whole = recompute is Recompute.FULL or plan.recomputed_layers
+    if is_whole and has_graphs(task.question):
+        raise SynthError(
+            "Megatron-LM has no CUDA graphs of layers that it recomputes, which the estimate takes "
+            "for granted; give --software megatron"
+        )
     if recompute is Recompute.FULL:
         yield "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
     elif plan.recomputed_layers:
@@ -181,7 +203,9 @@ def _torchtitan(task: LayoutTask, judged: JudgedLayout, output: Path | None) -> 
         training = of_training.splitlines()
     priced, *further = priced_in_torchtitan(task.question, layout)
     training += [f"global_batch_size = {task.question.global_batch}", *priced]
-    sections = [["[parallelism]", *degrees, *_data_degrees(judged), *rest], training]
+    parallel_lines = [*degrees, *_data_degrees(judged), *rest]
+    parallel_lines += priced_in_torchtitans_parallelism(task.question, layout)
+    sections = [["[parallelism]", *parallel_lines], training]
     sections += [_torchtitan_recomputation(judged), *further]
     return "\n\n".join("\n".join(lines) for lines in sections)
 
@@ -191,7 +215,7 @@ def _data_degrees(judged: JudgedLayout) -> Iterator[str]:
     shards = 1 if groups.sharding is Sharding.NONE else groups.data
     yield f"data_parallel_replicate_degree = {groups.data // shards}"
     yield f"data_parallel_shard_degree = {shards}"
-    if groups.sharding is Sharding.ZERO1 and groups.data > 1:
+    if groups.sharding is Sharding.ZERO1 and groups.state_ranks > 1:
         yield 'fsdp_reshard_after_forward = "never"'
 
 
@@ -202,11 +226,11 @@ def _torchtitan_recomputation(judged: JudgedLayout) -> list[str]:
         SynthError: there is none.
     """
     plan, recompute = judged.plan, judged.layout.groups.recompute
-    section, ops = "[activation_checkpoint]", recompute is Recompute.OPS
+    ops = recompute is Recompute.OPS
     if recompute is Recompute.FULL:
-        return [section, 'mode = "full"']
+        return torchtitan_full()
     if ops and not plan.recomputed_layers:
-        return [section, 'mode = "selective"', 'selective_ac_option = "op"']
+        return torchtitan_ops()
     found = torchtitan_checkpointing(plan, torchtitan_parts(plan, {}))
     if found is None or ops or recompute is Recompute.SELECTIVE:
         raise SynthError("no section of torchtitan says what is recomputed")

@@ -6,12 +6,10 @@ A program whose default is what was estimated gets no option.
 from collections.abc import Iterator
 
 from synth.errors import SynthError
-from synth.estimates.layout import AttentionKernel, Precision, Sharding
+from synth.estimates.device import Device
+from synth.estimates.layout import AttentionKernel, Layout, Precision, Sharding
 from synth.layouts.question import LayoutQuestion, RunLayout
 from synth.profile.optimizer import OptimizerKind, OptimizerSpec
-
-# The element of a gradient in float32.
-_FLOAT32 = 4
 
 
 def priced_in_megatron(question: LayoutQuestion, layout: RunLayout) -> Iterator[str]:
@@ -22,18 +20,18 @@ def priced_in_megatron(question: LayoutQuestion, layout: RunLayout) -> Iterator[
     """
     groups, software = layout.groups, question.software
     yield from _optimizer_of_megatron(question.optimizer)
-    if groups.sharding is Sharding.ZERO1:
-        yield "--use-distributed-optimizer"
     if groups.sharding is Sharding.FSDP:
-        yield "--use-torch-fsdp2 --no-gradient-accumulation-fusion --ckpt-format torch_dist"
-        yield "--untie-embeddings-and-output-weights"
-    if software.overlaps_gradients and groups.data > 1:
-        yield "--overlap-grad-reduce"
-        if groups.sharding is Sharding.ZERO1:
-            yield "--overlap-param-gather"
+        yield from _fsdp_of_megatron(question.optimizer)
+    else:
+        yield from _shared_states_of_megatron(question, layout)
     if software.hidden_tensor and groups.tensor > 1 and groups.sequence:
         yield "--tp-comm-overlap"
     if software.waits_for_sends and layout.rounds > 1:
+        if layout.ranks == 2:
+            raise SynthError(
+                "Megatron-LM overlaps the transfers of interleaved 1F1B on 2 ranks; give "
+                "--software megatron, or vp=1"
+            )
         yield "--no-overlap-p2p-communication"
     if software.attention is AttentionKernel.UNFUSED:
         yield "--attention-backend unfused"
@@ -41,10 +39,56 @@ def priced_in_megatron(question: LayoutQuestion, layout: RunLayout) -> Iterator[
         yield "--attention-dropout 0 --hidden-dropout 0"
     if question.shape.experts is not None:
         yield "--moe-grouped-gemm --moe-permute-fusion"
+        # Its dispatcher `flex` asserts that several ranks share the experts.
+        is_flex = software.sends_once and groups.expert > 1
         once = "flex --moe-flex-dispatcher-backend deepep"
-        yield f"--moe-token-dispatcher-type {once if software.sends_once else 'alltoall'}"
-        if not software.host_us:
+        yield f"--moe-token-dispatcher-type {once if is_flex else 'alltoall'}"
+        if has_graphs(question):
+            # Without a scope it captures whole layers, of which those with experts are refused.
             yield "--cuda-graph-impl transformer_engine"
+            yield "--cuda-graph-scope attn moe_router moe_preprocess"
+
+
+def has_graphs(question: LayoutQuestion) -> bool:
+    """True if layers with experts are estimated without the time in which a host launches them."""
+    return question.shape.experts is not None and not question.software.host_us
+
+
+def needs_one_connection(device: Device, groups: Layout) -> bool:
+    """True if Megatron-LM asserts `CUDA_DEVICE_MAX_CONNECTIONS=1`.
+
+    It does with tensor or context parallelism, but not with FSDP2, and not from Blackwell on, whose
+    devices are those with products in float4.
+    """
+    is_divided = groups.tensor > 1 or groups.context > 1
+    is_older = Precision.FP4.dtype not in device.peak_flops_per_s
+    return is_divided and is_older and groups.sharding is not Sharding.FSDP
+
+
+def _shared_states_of_megatron(question: LayoutQuestion, layout: RunLayout) -> Iterator[str]:
+    """Yield the options of ZeRO-1 or none, between the ranks of data and context parallelism."""
+    groups = layout.groups
+    is_shared = groups.sharding is Sharding.ZERO1
+    if is_shared:
+        yield "--use-distributed-optimizer"
+    ranks = groups.state_ranks
+    if question.shape.experts is not None:
+        ranks = max(ranks, groups.expert_state_ranks)
+    if question.software.overlaps_gradients and ranks > 1:
+        yield "--overlap-grad-reduce"
+        if is_shared:
+            yield "--overlap-param-gather"
+
+
+def _fsdp_of_megatron(optimizer: OptimizerSpec) -> Iterator[str]:
+    """Yield the options of FSDP2, to which Megatron-LM gives no dtype to reduce gradients in."""
+    if optimizer.float32_gradients:
+        raise SynthError(
+            f"Megatron-LM's FSDP2 keeps and reduces gradients in bfloat16; the optimizer is "
+            f"{optimizer}: give adamw+master, or sharding=zero1"
+        )
+    yield "--use-torch-fsdp2 --no-gradient-accumulation-fusion --ckpt-format torch_dist"
+    yield "--untie-embeddings-and-output-weights"
 
 
 def _optimizer_of_megatron(optimizer: OptimizerSpec) -> Iterator[str]:
@@ -66,23 +110,54 @@ def _optimizer_of_megatron(optimizer: OptimizerSpec) -> Iterator[str]:
 def priced_in_torchtitan(question: LayoutQuestion, layout: RunLayout) -> tuple[list[str], ...]:
     """Return lines for the section `[training]`, and further sections.
 
-    torchtitan keeps parameters and their gradients in float32, and reduces these in the dtype that
-    an option says.
+    torchtitan keeps parameters and gradients in float32, and reduces gradients so: `float32` is the
+    only value of `mixed_precision_reduce` (0.2.2).
 
     Raises:
         SynthError: it has no option for something.
     """
     optimizer, precision = question.optimizer, layout.groups.precision
-    if optimizer.kind is not OptimizerKind.ADAMW or optimizer.post_validation:
-        raise SynthError(f"torchtitan has AdamW; the optimizer is {optimizer}: give adamw+master")
+    is_adamw = optimizer.kind is OptimizerKind.ADAMW and not optimizer.post_validation
+    if not (is_adamw and optimizer.float32_gradients):
+        raise SynthError(
+            f"torchtitan has AdamW with parameters and gradients in float32; the optimizer is "
+            f"{optimizer}: give adamw+master+float32-gradients"
+        )
     if precision is Precision.FP4:
         raise SynthError("torchtitan has no option for products in float4; give fp8 or bf16")
-    is_wide = optimizer.gradient_bytes(1, 2) == _FLOAT32
-    dtype = "float32" if is_wide else "bfloat16"
-    training = ['mixed_precision_param = "bfloat16"', f'mixed_precision_reduce = "{dtype}"']
+    training = ['mixed_precision_param = "bfloat16"', 'mixed_precision_reduce = "float32"']
     sections = [["[compile]", "enable = true", 'components = ["model", "loss"]']]
     if precision is Precision.FP8:
-        name = "quantize.linear.float8"
-        sections.append(["[model]", f'converters = ["{name}"]'])
-        sections.append([f"[{name}]", 'filter_fqns = ["output"]'])
+        sections += _float8_of_torchtitan(question, layout)
     return training, *sections
+
+
+def priced_in_torchtitans_parallelism(question: LayoutQuestion, layout: RunLayout) -> Iterator[str]:
+    """Yield lines for the section `[parallelism]`, where another program's estimate needs them."""
+    groups, software = layout.groups, question.software
+    if software.hidden_tensor and groups.tensor > 1:
+        yield "enable_async_tensor_parallel = true"
+    if software.sends_once and groups.expert > 1:
+        yield 'expert_parallel_comm_backend = "deepep"'
+
+
+def _float8_of_torchtitan(question: LayoutQuestion, layout: RunLayout) -> list[list[str]]:
+    """Return the sections of float8, whose products of experts have rules of their own (0.2.2).
+
+    Raises:
+        SynthError: the layout does not admit these.
+    """
+    linear, grouped = "quantize.linear.float8", "quantize.grouped_mm.float8"
+    if question.shape.experts is None:
+        names, left = f'"{linear}"', '"output"'
+    else:
+        if layout.ranks > 1 or layout.groups.context > 1:
+            raise SynthError(
+                "torchtitan has products of experts in float8 neither with a pipeline nor with "
+                "context parallelism; give --dtype bf16"
+            )
+        names, left = f'"{linear}", "{grouped}"', '"output", "router.gate"'
+    sections = [["[model]", f"converters = [{names}]"], [f"[{linear}]", f"filter_fqns = [{left}]"]]
+    if question.shape.experts is not None:
+        sections.append([f"[{grouped}]", 'fqns = ["experts"]'])
+    return sections

@@ -169,6 +169,15 @@ def test_windows_of_qwen_are_of_the_layers_from_a_number_on(
     assert shape.window_layers == local
 
 
+@pytest.mark.parametrize(
+    ("kind", "head_dim"), [("gemma", 256), ("gemma2", 256), ("qwen3", 128), ("llama", 16)]
+)
+def test_heads_that_a_config_does_not_size_have_the_size_of_their_kind(
+    kind: str, head_dim: int
+) -> None:
+    assert shape_of({**LLAMA, "model_type": kind}, "m").head_dim == head_dim
+
+
 def test_a_config_file_and_its_folder_are_the_same_model(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
@@ -197,7 +206,12 @@ def test_a_config_file_and_its_folder_are_the_same_model(tmp_path: Path) -> None
         ({**LLAMA, "num_key_value_heads": 16}, "^the .*heads 4 is no multiple of .*heads 16$"),
         ({**LLAMA, "num_key_value_heads": 0}, "^the .*heads 4 is no multiple of .*heads 0$"),
         ({**LLAMA, "num_attention_heads": 0}, "no multiple of num_attention_heads 0"),
-        ({**LLAMA, "num_hidden_layers": 0}, "is no model"),
+        ({**LLAMA, "num_hidden_layers": 0}, "is no model: layers: Input should be greater than 0"),
+        ({**LLAMA, "model_type": "gemma3_text", "layer_types": [3]}, "has 1 layer_types for 2 lay"),
+        (
+            {**LLAMA, "model_type": "mixtral", "num_local_experts": 2, "num_experts_per_tok": 3},
+            "is no model: 3 experts per token of 2",
+        ),
         ({"model_type": "llama"}, "has no hidden_size"),
         ({**LLAMA, "model_type": "gpt_neox", "attention_bias": False}, "has no attention_bias, wh"),
         ({**LLAMA, "model_type": "stablelm", "qk_layernorm": True}, "has a qk_layernorm, which is"),

@@ -138,6 +138,25 @@ def test_ops_repeats_the_other_products_and_what_memory_bounds() -> None:
     assert kinds == [ExchangeKind.ALL_GATHER] * 2
 
 
+@pytest.mark.parametrize("expert", [2, 8])
+def test_ops_of_experts_repeats_router_and_experts_but_no_exchange(expert: int) -> None:
+    """torchtitan never keeps the router's product, and always the results of all-to-all."""
+    shape = model_of("mixtral-8x7b")
+    layout = Layout(seq_len=64, expert=expert, data=expert, recompute=Recompute.OPS)
+    ops = LayerOps(shape, layout, Software(), 8)
+    found = ops.recomputed("moe_block", ops.of("moe_block"))
+    # Keys and the output's product, the router, and the experts' two.
+    widths = [(one.n, one.k) for one in found if isinstance(one, Matmul)]
+    assert widths == [(1024, 4096), (4096, 4096), (8, 4096), (2 * 14336, 4096), (4096, 14336)]
+    assert not any(isinstance(one, GroupExchange) for one in found)
+    memory = MemoryOf(shape, layout, Software(), DEFAULT_OPTIMIZER).decoder(dense=False)
+    # Queries, values, attention's result and sums, and two copies of a token there and back.
+    per_token = 2 * (4096 + 1024 + 4096) + 4 * 32 + 2 * 2 * (2 * 4096)
+    assert memory.saved == 64 * per_token
+    alone = MemoryOf(shape, layout.replace(expert=1), Software(), DEFAULT_OPTIMIZER)
+    assert alone.decoder(dense=False).saved == 64 * (per_token - 2 * 2 * (2 * 4096))
+
+
 def test_layers_that_are_recomputed_already_have_no_variants() -> None:
     for recompute in ("selective", "ops", "full"):
         profile = synth.estimate("llama3-8b", "h100", recompute=recompute)

@@ -82,9 +82,12 @@ def recomputing_plan(layers: tuple[int, ...], partition: str = "6,6,6,6") -> syn
     ("layers", "section"),
     [
         ((), {"mode": "none"}),
-        (tuple(range(1, 23)), {"mode": "full"}),
+        (tuple(range(1, 23)), {"mode": "full", "early_stop": True}),
         # Rank 0 counts blocks from layer 1 on, the others from their first layer.
-        ((3, 8, 11, 14, 17, 20), {"mode": "selective", "selective_ac_option": "3"}),
+        (
+            (3, 8, 11, 14, 17, 20),
+            {"mode": "selective", "selective_ac_option": "3", "early_stop": True},
+        ),
         ((1, 2), None),
     ],
 )
@@ -117,7 +120,11 @@ def test_recomputed_layers_are_megatrons_options_where_it_has_a_rule_for_them(
 @pytest.mark.parametrize(
     ("policies", "section", "options"),
     [
-        ({"ops": range(1, 23)}, {"mode": "selective", "selective_ac_option": "op"}, None),
+        (
+            {"ops": range(1, 23)},
+            {"mode": "selective", "selective_ac_option": "op", "early_stop": True},
+            None,
+        ),
         ({"selective": range(1, 23)}, None, "selective --recompute-modules core_attn"),
         ({"ops": range(1, 12), "selective": range(12, 23)}, None, None),
         ({"ops": range(1, 22)}, None, None),
@@ -146,7 +153,7 @@ def test_layers_that_the_user_names_are_recomputed_as_what_they_are_there() -> N
     assert torchtitan_checkpointing(plan, torchtitan_parts(plan, named)) is None
     blocks = plan.replace(recomputed_layers=tuple(range(1, 23)))
     section = torchtitan_checkpointing(blocks, torchtitan_parts(plan, named))
-    assert section == ["[activation_checkpoint]", 'mode = "full"']
+    assert section == ["[activation_checkpoint]", 'mode = "full"', "early_stop = true"]
     letters = megatron_parts(plan, {"stem": "E", "classifier": "L"})
     assert megatron_recomputation(plan, letters) is None
     assert "uniform" in str(megatron_recomputation(blocks, letters))

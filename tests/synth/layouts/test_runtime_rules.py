@@ -35,6 +35,7 @@ def question_of(model: str, runtime: Runtime, seq_len: int = 4096) -> LayoutQues
         ("mixtral-8x7b", Runtime.TORCHTITAN, 4096, "tp=2", "torchtitan"),
         ("mixtral-8x7b", Runtime.TORCHTITAN, 4096, "tp=4,ep=2", "multiple of cp × tp = 4"),
         ("mixtral-8x7b", Runtime.TORCHTITAN, 4096, "ep=8,sharding=none", "sharding=zero1"),
+        ("llama3-8b", Runtime.TORCHTITAN, 4096, "cp=2,sharding=none", "give sharding=zero1"),
         ("llama3-8b", Runtime.SYNTH, 4100, "cp=4", "2 × cp × tp = 8"),
     ],
 )
