@@ -18,6 +18,7 @@ def products(context, op, *args, **kwargs):
     return op in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
 """
 SOLVE = ("--ranks", "2", "--micro-batches", "4", "--placement", "linear", "--time-limit", "1s")
+LAYERS = ("--partition", "3,3")
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def files(synth: Synth, tmp_path: Path) -> tuple[Path, Path]:
     ended = synth("profile", "llama", *arguments, *sizes, *policies, "-o", profile)
     assert ended.code == 0 and "  under ops: F + B + W +" in ended.stdout
     listed = f"ops:1-2; {mine}:3; layers:4"
-    ended = synth("solve", profile, *SOLVE, "--recompute", listed, "-o", plan)
+    ended = synth("solve", profile, *SOLVE, *LAYERS, "--recompute", listed, "-o", plan)
     assert ended.code == 0 and f"recomputed: layers 1–2 (ops), 3 ({mine}), 4 in B" in ended.stdout
     return profile, plan
 
