@@ -12,6 +12,7 @@ import pytest
 from synth.cli.answer import candidates
 from synth.cli.work import solve
 from synth.families import generate
+from synth.objective import BoundScope
 from synth.options.arguments.solve import SolveArguments
 from synth.options.defaults import choices
 from synth.options.values import written_partition
@@ -29,6 +30,21 @@ AUTO = (*SIZE, "--placement", "auto", "--partition", "even", "--recompute", "non
 # The usual placements, and what published schedules stand on besides, with one copy of the weights.
 EVERY = placements_to_try(2, 24)
 NAMES = [name for name, where in EVERY.items() if len(where.ranks) == 1]
+
+
+@pytest.mark.parametrize("recompute", ["none", "auto"])
+def test_the_bound_of_the_one_cut_that_is_searched_holds_for_this_partition(
+    synth: Synth, tmp_path: Path, recompute: str
+) -> None:
+    path, limit = tmp_path / "plan.json", ("--mem-limit", "35GB", "--deterministic")
+    asked = (*SIZE, "--placement", "v", "--recompute", recompute, *limit, "--time-limit", "2s")
+    ended = synth(*asked, "--gap", "0", "-o", path)
+    assert "holds for this partition" in ended.stdout
+    assert Plan.load(path).claim.bound_holds_for == BoundScope.PARTITION
+    checked = synth("check", path, "--prove", "--time-limit", "10s")
+    assert checked.code == 0
+    assert "proven again for this partition" in checked.stdout
+    assert "trust" not in checked.stdout
 
 
 def test_it_tells_of_every_placement_and_saves_the_best(synth: Synth, tmp_path: Path) -> None:

@@ -23,12 +23,10 @@ def candidates_table(chosen: Ranking, *, with_partitions: bool, has_all_rows: bo
     if with_partitions:
         header.append("layers per stage")
         rows = [[*row, sizes(trial.problem)] for row, trial in zip(rows, trials, strict=True)]
-    scope = "the placements and partitions in this table"
-    if best.bound_scope == BoundScope.ALL:
-        scope = "all partitions"
     missing = len(chosen.trials) - len(trials)
-    if missing and best.bound_scope != BoundScope.ALL:
-        scope = "the placements and partitions of all rows"
+    scope = best.bound_scope.words
+    if best.bound_scope == BoundScope.CANDIDATES:
+        scope = f"the placements and partitions {'of all rows' if missing else 'in this table'}"
     more = f"({missing} more: --all)\n" if missing else ""
     return (
         f"{table(header, rows)}\n{more}\nbest: {chosen.name}, {sizes(best.problem)}; the bound "

@@ -136,7 +136,7 @@ class _RaceRun:
         self._start_from_lower_limits(self.clock.moment_s(RACE.lower_limits_share_of_left))
         if race.partitioning != Partitioning.GIVEN:
             self._list_schedules()
-        if race.partitioning != Partitioning.SEARCHED or self.cut_race.applies:
+        if race.partitioning != Partitioning.SEARCHED or self.cut_race.can_begin:
             return
         self._move_cuts()
         until_s = self.clock.moment_s(RACE.partitions_share_of_left)
@@ -234,6 +234,7 @@ class _RaceRun:
         self.cut_race.run(self.clock.moment_s(CUT_RACE.share_of_left), tell, self._move_cuts)
         if race.best is not None:
             race.keep_only(race.best)
+            self.on_standings(race.copies())
 
     def _start_from_published_cuts(self) -> None:
         """Add the best partitions of the published schedules, each with its best schedule."""
@@ -309,7 +310,7 @@ class _RaceRun:
     def run(self) -> Ranking:
         self._begin()
         race, limit_s = self.race, self.options.time_limit_s
-        if self.cut_race.applies:
+        if is_one_cut := self.cut_race.can_begin:
             self._anneal_cuts()
         elif len(race.trials) > 1:
             first_s = RACE.first_share_of_left * self.clock.left_s(limit_s)
@@ -318,7 +319,7 @@ class _RaceRun:
             self._round(near, self.clock.moment_s(RACE.second_share_of_left))
         if race.bounds_all_partitions:
             self._try_further()
-        if not self.cut_race.applies:
+        if not is_one_cut:
             self._try_less_memory()
         while self.clock.has_time(limit_s):
             near, promising = race.near(), race.promising()
@@ -327,7 +328,7 @@ class _RaceRun:
                 # The best one is searched again, for as long as one of those that wait.
                 num_searches = len(untried) + bool(near[0].num_searches) + race.others_can_win
                 part_s = self.clock.left_s(limit_s) / num_searches
-                if self.cut_race.applies:
+                if is_one_cut:
                     self._try((*untried, near[0])[0], part_s)
                     continue
                 share = CUT_MOVES.search_share_of_left if self.cuts_may_move else 1

@@ -9,7 +9,6 @@ from synth.plan.recompute.layer_bounds import needed_whatever_is_recomputed
 from synth.plan.recompute.layer_choice import applies
 from synth.plan.recompute.stages import bounds, relaxed, without_recompute, written_out
 from synth.schedule.files.certificate import Certificate, ProverName
-from synth.schedule.model import Schedule
 from synth.search.best_so_far import BestSoFar
 from synth.search.outcome import StoppedBy
 from synth.solver.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, evaluate
@@ -61,7 +60,7 @@ class _Recomputing:
 
     def take(self, incumbent: Incumbent) -> None:
         """Write out an improvement, and pass it on if it is one."""
-        candidate = self._evaluate(incumbent.schedule, incumbent.found_by)
+        candidate = with_r(self.problem, self.stages, incumbent)
         if candidate is not None:
             self.so_far(
                 replace(
@@ -108,14 +107,20 @@ class _Recomputing:
             return StoppedBy.OPTIMAL
         return StoppedBy.NOTHING_BETTER if reason in (StoppedBy.OPTIMAL, StoppedBy.GAP) else reason
 
-    def _evaluate(self, schedule: Schedule, found_by: str) -> EvaluatedSchedule | None:
-        """Evaluate a schedule with R, with its own buffering or the first one that fits."""
-        longer = written_out(schedule, self.stages)
-        for buffering in (schedule.buffering, *BUFFERINGS):
-            found = evaluate(self.problem, replace(longer, buffering=buffering), found_by)
-            if found is not None:
-                return found
-        return None
+
+def with_r(
+    problem: Problem, stages: Collection[int], found: EvaluatedSchedule | Incumbent
+) -> EvaluatedSchedule | None:
+    """Write out a schedule with R's of some stages; None if it fits with no buffering.
+
+    Its own buffering is tried first.
+    """
+    longer = written_out(found.schedule, stages)
+    for buffering in (longer.buffering, *BUFFERINGS):
+        candidate = evaluate(problem, replace(longer, buffering=buffering), found.found_by)
+        if candidate is not None:
+            return candidate
+    return None
 
 
 def without_schedule(found: Result, problem: Problem, stages: Collection[int]) -> Result:

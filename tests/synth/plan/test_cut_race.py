@@ -1,14 +1,17 @@
 """Many cuts of one placement: list schedules on them, annealing in heats, one search at the end."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 
 from benchmarks.realistic_profiles import RealisticCase, case_of_several_stages
 from benchmarks.realistic_suite import candidate_of
+from synth.costs.recomputation import NOT_RECOMPUTED, Recomputation
+from synth.objective import BoundScope
 from synth.plan.choose import cut_race
-from synth.plan.choose.candidates import Partitioning, Trial
+from synth.plan.choose.candidates import Candidate, Partitioning, Trial
 from synth.plan.choose.cut_race import CutRace
 from synth.plan.choose.judging import judged_result
 from synth.plan.choose.listed_trials import ListedTrials
@@ -16,6 +19,8 @@ from synth.plan.choose.race_run import solve_best_of
 from synth.plan.choose.standings import Standings
 from synth.plan.partition.candidates import candidate_cuts
 from synth.plan.partition.stage_cost_table import StageCostTable
+from synth.plan.recompute.choice import Choice
+from synth.plan.recompute.stages import recomputed, written_out
 from synth.plan.tuning import CUT_RACE, LISTED_TRIALS
 from synth.schedule.rank_memory import exceeds_caps, peak_bytes
 from synth.schedule.verify import verify
@@ -48,17 +53,37 @@ def check(trial: Trial) -> int:
     return line.makespan_us
 
 
-def serial_race() -> Standings:
-    """A race of all cuts on which the serial schedule fits, each with that schedule."""
-    candidate = candidate_of(CASE)
+def serial_race(choice: Choice = (), stages: Sequence[int] = ()) -> Standings:
+    """A race of all cuts on which the serial schedule fits, each with it and with R's of stages."""
+    candidate = chosen(choice)
     race = Standings([candidate], Partitioning.SEARCHED, 0.0)
-    for trial in listed():
-        problem = trial.problem
-        found = evaluate(problem, serial_schedule(problem), "serial")
+    for listed_trial in listed():
+        problem = replace(listed_trial.problem, profile=candidate.problem.profile)
+        found = evaluate(problem, written_out(serial_schedule(problem), stages), "serial")
         if found is not None:
+            trial = race.new(candidate.on(problem))
             trial.found = judged_result(problem, found, trial.lower_bound_us)
             race.trials.append(trial)
     return race
+
+
+def chosen(choice: Choice) -> Candidate:
+    """The case with a choice of recomputation; if it is to be searched, also of layers."""
+    candidate = candidate_of(CASE)
+    profile = CASE.profile if choice is None else None
+    return Candidate("wave:2", replace(candidate.problem, profile=profile), choice)
+
+
+def recomputed_in(trial: Trial) -> tuple[list[int], Recomputation]:
+    """The stages with an R in a trial's schedule, and the layers that B recomputes."""
+    assert trial.found is not None and trial.found.schedule is not None
+    return recomputed(trial.found.schedule), trial.problem.recomputed_layers
+
+
+def heats(race: Standings) -> None:
+    """Run all heats of a race, in counted effort."""
+    options = counted(1)
+    CutRace(race, options, options.clock()).run(0.6, lambda _: None, lambda: None)
 
 
 def test_list_schedules_fit_on_many_cuts_and_on_one_of_a_lower_bound_than_all_given() -> None:
@@ -90,20 +115,63 @@ def test_the_rules_have_the_limits_of_round_trips_and_wait_for_more_or_less() ->
 def test_each_heat_anneals_fewer_cuts_and_none_gets_worse(monkeypatch: pytest.MonkeyPatch) -> None:
     race = serial_race()
     before = {trial: check(trial) for trial in race.trials}
-    heats: list[list[Trial]] = [[]]
+    ran: list[list[Trial]] = [[]]
     anneal = CutRace._anneal
 
     def noted(self: CutRace, trial: Trial, *given: object, **named: object) -> None:
-        heats[-1].append(trial)
+        ran[-1].append(trial)
         anneal(self, trial, *given, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(CutRace, "_anneal", noted)
     options = counted(1)
-    CutRace(race, options, options.clock()).run(0.6, lambda _: None, lambda: heats.append([]))
+    CutRace(race, options, options.clock()).run(0.6, lambda _: None, lambda: ran.append([]))
     count = len(race.trials)
-    assert [len(heat) for heat in heats[:-1]] == [min(count, most) for most in CUT_RACE.heats]
-    assert all(check(trial) < before[trial] for trial in heats[0])
-    assert race.best in heats[-2]
+    assert [len(heat) for heat in ran[:-1]] == [min(count, most) for most in CUT_RACE.heats]
+    assert all(check(trial) < before[trial] for trial in ran[0])
+    assert race.best in ran[-2]
+
+
+def test_what_an_order_recomputes_stays_in_its_annealing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CutRace, "_move_choice", lambda *_: None)
+    race = serial_race(None, stages=[0, 3])
+    before = {trial: check(trial) for trial in race.trials}
+    heats(race)
+    better = [trial for trial in race.trials if check(trial) < before[trial]]
+    assert len(better) == min(len(race.trials), CUT_RACE.heats[0])
+    assert all(recomputed_in(trial) == ([0, 3], NOT_RECOMPUTED) for trial in race.trials)
+
+
+def test_the_best_order_recomputes_less_where_that_is_better() -> None:
+    # One micro-batch at a time fits without the R's, which only take time.
+    race = serial_race(None, stages=range(CASE.num_ranks))
+    heats(race)
+    assert race.best is not None
+    check(race.best)
+    stages, layers = recomputed_in(race.best)
+    assert len(stages) < CASE.num_ranks and not layers
+
+
+@pytest.mark.parametrize(
+    ("choice", "caps", "count", "partitioning", "applies"),
+    [
+        ((), True, 1, Partitioning.SEARCHED, True),
+        (None, True, 1, Partitioning.SEARCHED, True),
+        ((0,), True, 1, Partitioning.SEARCHED, False),
+        (None, False, 1, Partitioning.SEARCHED, False),
+        (None, True, 2, Partitioning.SEARCHED, False),
+        (None, True, 1, Partitioning.EVEN, False),
+    ],
+)
+def test_it_applies_to_one_placement_under_a_limit(
+    choice: Choice, caps: bool, count: int, partitioning: Partitioning, applies: bool
+) -> None:
+    candidate = chosen(choice)
+    if not caps:
+        candidate = candidate.on(replace(candidate.problem, caps_bytes=None))
+    race, options = Standings([candidate] * count, partitioning, 0.0), counted(1)
+    found = CutRace(race, options, options.clock())
+    assert found.applies is applies
+    assert not found.can_begin  # without a schedule
 
 
 def test_a_stop_ends_the_heats(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,12 +182,17 @@ def test_a_stop_ends_the_heats(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_one_cut_is_searched_and_it_alone_has_a_bound() -> None:
-    candidate = candidate_of(CASE)
-    answer = solve_best_of([candidate], CASE.profile, Partitioning.SEARCHED, counted(4))
+@pytest.mark.parametrize("choice", [(), None])
+def test_one_cut_is_searched_and_it_alone_has_a_bound(choice: Choice) -> None:
+    standings: list[Sequence[Trial]] = []
+    asked = [chosen(choice)], CASE.profile, Partitioning.SEARCHED, counted(4)
+    answer = solve_best_of(*asked, on_standings=standings.append)
     (trial,) = answer.trials
+    # Whoever is told of the standings knows of the cut that is left before it is searched.
+    assert [len(told) for told in standings[-2:]] == [1, 1]
     assert trial.num_searches
     value_us = check(trial)
     assert answer.result.value_us == value_us
+    assert answer.result.bound_scope == BoundScope.PARTITION
     assert answer.result.problem.partition == trial.problem.partition
     assert all(value_us <= check(one) for one in listed())
