@@ -68,13 +68,17 @@ class LayerCall:
             with _drawing(device, seed):
                 return run_recomputed(self.policy, self._run, arguments)
         found: list[StateAtForward] = []
-        start = _states(device) if seed is None else seed
+        start: int | Sequence[Tensor] | None = seed
 
         @contextmanager
         def first() -> Iterator[None]:
+            nonlocal start
+            before = _states(device) if seed is None else None
             with self._state.recorded(arguments) as state, _drawing(device, seed):
                 found.append(state)
                 yield
+            if before is not None and not _are_equal(before, _states(device)):
+                start = before
 
         @contextmanager
         def again() -> Iterator[None]:
@@ -273,6 +277,10 @@ def _drawing(device: torch.device, start: int | Sequence[Tensor] | None) -> Iter
             yield
         finally:
             _put(generators, before)
+
+
+def _are_equal(states: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+    return all(map(torch.equal, states, others))
 
 
 def _put(generators: Sequence[torch.Generator], states: Sequence[Tensor]) -> None:
