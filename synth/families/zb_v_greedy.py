@@ -5,7 +5,7 @@ Qi et al. 2023, arXiv 2401.10241; 2024, arXiv 2405.15362; sail-sg/zero-bubble-pi
 1F1B, as there. With memory limits it is the most that the fullest rank can hold.
 """
 
-from functools import partial
+from functools import lru_cache, partial
 
 from synth.errors import SynthError
 from synth.families._lib.buffering_choice import patient
@@ -45,6 +45,7 @@ def most_activations(setting: Setting) -> int:
     return 2 * (setting.num_micro_batches + setting.num_ranks)
 
 
+@lru_cache(maxsize=64)  # while a limit is dragged on a page, and by `zb-v`
 def released(pass_costs: PassCosts, count: int) -> Programs:
     """The schedule of least period over all choices, within `count` activations.
 
@@ -61,7 +62,7 @@ def released(pass_costs: PassCosts, count: int) -> Programs:
             continue
     if not runs:
         raise SynthError(f"zb-v-greedy finds no schedule within {count} activations")
-    return min(runs, key=lambda run: run.period_us).ops()
+    return tuple(map(tuple, min(runs, key=lambda run: run.period_us).ops()))
 
 
 FAMILY = Family(
