@@ -263,10 +263,11 @@ def _drawing(device: torch.device, start: int | Sequence[Tensor] | None) -> Iter
 
     None: they draw as they stand.
     """
-    generators = generators_of(device)
     if start is None:
         yield
-    elif isinstance(start, int):
+        return
+    generators = generators_of(device)
+    if isinstance(start, int):
         for generator in generators:
             generator.manual_seed(start)
         yield
