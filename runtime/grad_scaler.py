@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.amp import GradScaler
 
-from .execution.gradients.all_reduce import local_part
+from .execution.gradients.all_reduce import is_sharded, local_part
 from .pipeline import Pipeline
 
 
@@ -102,7 +102,7 @@ def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
 def _with_local_gradients(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
     """Yield the parameters; for a DTensor a tensor whose gradient is this process's shard."""
     for parameter in _parameters(optimizer):
-        if parameter.grad is None or not hasattr(parameter.grad, "to_local"):
+        if parameter.grad is None or not is_sharded(parameter.grad):
             yield parameter
             continue
         shard = local_part(parameter.grad)

@@ -17,6 +17,7 @@ from synth.schedule.lowering.lower import Lowered
 from synth.schedule.model import Schedule
 from synth.schedule.verify import verify
 
+from ..execution.gradients.all_reduce import is_sharded
 from ..execution.stage.stage import Loss, Stage
 from ..execution.transport.rank_group import RankGroup
 from ..optimize.stage_optimizer import static_bytes
@@ -71,7 +72,7 @@ def _warn_of_whole_stages(plan: Plan, stages: Mapping[int, Stage], rank: int) ->
     """
     size = 1 if plan.workload.group is None else plan.workload.group.tensor
     parameters = [p for stage in stages.values() for p in stage.parameters()]
-    if size == 1 or any(hasattr(parameter, "to_local") for parameter in parameters):
+    if size == 1 or any(map(is_sharded, parameters)):
         return
     modules = [stage.module for stage in stages.values()]
     found = static_bytes(modules, plan.workload.optimizer)

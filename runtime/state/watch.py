@@ -1,4 +1,4 @@
-"""What code of modules and functions has changed, found from one comparison to the next."""
+"""Finds what code of modules and functions has changed since the last comparison."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

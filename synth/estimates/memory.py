@@ -167,7 +167,7 @@ class MemoryOf:
         )
 
     def _kept_of_ops(self, attention: AttentionBytes, *, dense: bool) -> tuple[float, float]:
-        """What torchtitan's policy of ops keeps: results of B, and those that it does not need.
+        """Return the bytes that torchtitan's policy of ops keeps: those that B needs, and others.
 
         They are the results of attention's kernel, of every second product (`products`), of the
         scatters of tensor parallelism, which follow the output's product and the last one, and of

@@ -300,7 +300,7 @@ def _check_moves(found: dict[OpKind, tuple[int, Op]]) -> None:
 
 
 def _check_overlapped(schedule: Schedule) -> None:
-    """What runs at once is F and the BW behind it, of two micro-batches, on weights that stay."""
+    """Check that pairs are F and the BW behind it, of two micro-batches, on weights that stay."""
     if not schedule.overlapped:
         return
     if schedule.weights is not None or schedule.versions is not None:

@@ -8,6 +8,7 @@ from synth.schedule.files.certificate import Certificate
 from synth.schedule.model import Schedule
 from synth.schedule.simulate import Timeline
 from synth.search.outcome import StoppedBy, relative_gap
+from synth.solver.evaluate.evaluate import EvaluatedSchedule
 from synth.solver.problem import Problem
 
 
@@ -211,3 +212,19 @@ class Result:
             return None
         names = {field.name for field in fields(Incumbent)} - {"elapsed_s"}
         return Incumbent(elapsed_s=self.wall_s, **{name: getattr(self, name) for name in names})
+
+
+def judged_result(problem: Problem, found: EvaluatedSchedule, least_us: int) -> Result:
+    """Return the result of a search that found just this schedule, and the bound `least_us`."""
+    return Result(
+        problem=problem,
+        schedule=found.schedule,
+        timeline=found.timeline,
+        value_us=found.value_us,
+        lower_bound_us=min(least_us, found.value_us),
+        peak_bytes=found.peak_bytes,
+        found_by=found.found_by,
+        stopped_by=StoppedBy.TIME_LIMIT,
+        baselines=(),
+        wall_s=0.0,
+    )

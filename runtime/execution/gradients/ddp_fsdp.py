@@ -18,6 +18,7 @@ from torch.autograd.graph import _engine_run_backward
 from synth.errors import SynthError
 
 from ...split import gradient_dtype
+from .all_reduce import is_sharded
 
 # Compared as names: importing torch's modules that define these classes takes long.
 _DDP = "torch.nn.parallel.distributed"
@@ -180,7 +181,7 @@ class _Sharded:
         self._module = module
 
     def parameters(self) -> Iterable[Tensor]:
-        return (p for p in self._module.parameters() if hasattr(p, "to_local"))
+        return filter(is_sharded, self._module.parameters())
 
     def postpone(self) -> None:
         self._set(is_last=False)

@@ -1,4 +1,4 @@
-"""What functions of torch do with their arguments, as far as their names say it."""
+"""Tells from the names of torch's functions what they do with their arguments."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -19,7 +19,6 @@ from functools import cached_property
 
 from synth.costs.merged_recomputation import merged
 from synth.plan.choose.candidates import Trial
-from synth.plan.choose.judging import judged_result
 from synth.plan.choose.standings import Standings
 from synth.plan.recompute.attempts import ChoiceKey
 from synth.plan.recompute.choice_moves import moved_within
@@ -31,6 +30,7 @@ from synth.search.outcome import rank_key
 from synth.solver.evaluate.compiled import await_compiled
 from synth.solver.improve.annealing import Annealing, is_loadable
 from synth.solver.options import Part, SolveOptions
+from synth.solver.result import judged_result
 from synth.solver.tuning import ANNEALING
 
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from synth.plan.choose.candidates import Trial
-from synth.plan.choose.judging import judged_result
 from synth.plan.choose.standings import Standings
 from synth.plan.published.cut_moves import CutMoves
 from synth.plan.published.order_scores import Judge, OrderScores
@@ -14,6 +13,7 @@ from synth.profile import Profile
 from synth.schedule.model import Placement, Schedule
 from synth.solver.evaluate.evaluate import evaluate
 from synth.solver.problem import Problem
+from synth.solver.result import judged_result
 
 # The cuts with which searches on a placement begin.
 CutsOf = Callable[[Placement], Sequence[Sizes]]

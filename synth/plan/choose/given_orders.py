@@ -16,7 +16,6 @@ from synth.plan.choose.announcer import Announcer
 from synth.plan.choose.candidates import Candidate, OnStandings, Partitioning, Ranking, Trial
 from synth.plan.choose.judging import (
     infeasible_result,
-    judged_result,
     result_without_schedule,
 )
 from synth.plan.choose.published_cuts import baseline_of
@@ -30,6 +29,7 @@ from synth.schedule.files.certificate import Certificate, ProverName
 from synth.search.outcome import StoppedBy
 from synth.solver.evaluate.evaluate import EvaluatedSchedule
 from synth.solver.options import SolveOptions
+from synth.solver.result import judged_result
 from synth.solver.search_state import OnImprovement
 
 

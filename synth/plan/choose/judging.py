@@ -19,10 +19,8 @@ from synth.plan.tuning import JUDGING
 from synth.profile import Profile
 from synth.search.outcome import StoppedBy
 from synth.solver.bounds.closed_form import work_bound_us
-from synth.solver.evaluate.evaluate import EvaluatedSchedule
 from synth.solver.instance.memory_models import relaxed_for_fusion
-from synth.solver.problem import Problem
-from synth.solver.result import Result
+from synth.solver.result import Result, judged_result
 
 # Approximate time of each pass, relative to the first one.
 _COSTS = {
@@ -169,19 +167,3 @@ def _neighbours(trial: Trial) -> Iterator[tuple[int, ...]]:
 def _best_us(those: Sequence[Trial]) -> int | None:
     values = (trial.value_us for trial in those)
     return min((us for us in values if us is not None), default=None)
-
-
-def judged_result(problem: Problem, found: EvaluatedSchedule, least_us: int) -> Result:
-    """Make the result of a search that found just this schedule."""
-    return Result(
-        problem=problem,
-        schedule=found.schedule,
-        timeline=found.timeline,
-        value_us=found.value_us,
-        lower_bound_us=min(least_us, found.value_us),
-        peak_bytes=found.peak_bytes,
-        found_by=found.found_by,
-        stopped_by=StoppedBy.TIME_LIMIT,
-        baselines=(),
-        wall_s=0.0,
-    )

@@ -11,13 +11,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from synth.plan.choose.candidates import Candidate, Trial
-from synth.plan.choose.judging import judged_result
 from synth.plan.choose.standings import Standings
 from synth.plan.recompute.layer_choice import without_layers
 from synth.plan.tuning import RACE
 from synth.schedule.rank_memory import exceeds_caps
 from synth.solver.evaluate.evaluate import evaluate
-from synth.solver.result import Result
+from synth.solver.result import Result, judged_result
 
 
 def less_memory_trial(race: Standings, solve: Callable[[Candidate], Result]) -> Trial | None:

@@ -15,7 +15,6 @@ import numpy as np
 from synth.costs.partition_costs import partition_costs
 from synth.plan.choose.candidates import Candidate, Trial
 from synth.plan.choose.cut_trials import CutsOf
-from synth.plan.choose.judging import judged_result
 from synth.plan.choose.standings import Standings
 from synth.plan.partition.boundary_moves import BoundaryMoves
 from synth.plan.partition.path_dp import Sizes
@@ -29,6 +28,7 @@ from synth.solver.infeasibility import may_fit
 from synth.solver.instance.instance import Instance
 from synth.solver.instance.memory_models import safe_memory
 from synth.solver.instance.timing import ScoredOrders
+from synth.solver.result import judged_result
 
 
 class ListedTrials:

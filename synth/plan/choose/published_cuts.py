@@ -15,7 +15,6 @@ from synth.errors import SynthError
 from synth.families import names_on, reads_times
 from synth.objective import Objective
 from synth.plan.choose.candidates import Candidate, Partitioning, Trial
-from synth.plan.choose.judging import judged_result
 from synth.plan.choose.standings import Standings
 from synth.plan.published.best_variant import BestVariant, PublishedVariant
 from synth.plan.published.family_searches import FamilySearches
@@ -27,7 +26,7 @@ from synth.profile import Profile
 from synth.schedule.model import Placement
 from synth.search.outcome import rank_key, relative_gap
 from synth.solver.evaluate.evaluate import EvaluatedSchedule, split_backward
-from synth.solver.result import Baseline
+from synth.solver.result import Baseline, judged_result
 
 # Yields trials, given those that were judged, what ends the search, and what counts its ops.
 PublishedTrials = Callable[

@@ -34,7 +34,6 @@ from synth.plan.choose.judging import (
     infeasible_result,
     is_quick,
     judge,
-    judged_result,
     offloading_trial,
     repartitioned_trials,
 )
@@ -51,7 +50,7 @@ from synth.search.outcome import rank_key
 from synth.solver.evaluate.evaluate import evaluate
 from synth.solver.lower_limits import made_for_lower_limits
 from synth.solver.options import Part, SolveOptions
-from synth.solver.result import Result
+from synth.solver.result import Result, judged_result
 from synth.solver.search_state import OnImprovement
 
 

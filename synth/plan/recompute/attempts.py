@@ -5,14 +5,13 @@ from typing import NamedTuple, Self
 from synth.costs.recomputation import Recomputation
 from synth.plan.recompute.choice_proof import ChoiceProof
 from synth.plan.tuning import RECOMPUTE_TRIALS
-from synth.search.outcome import StoppedBy, rank_key
-from synth.solver.evaluate.evaluate import EvaluatedSchedule
+from synth.search.outcome import rank_key
 from synth.solver.problem import Problem
 from synth.solver.result import Result
 
 
 class ChoiceKey(NamedTuple):
-    """What is recomputed, within B and by R, and on which partition."""
+    """A choice of recomputation: layers within B, stages by R, on a partition."""
 
     partition: tuple[int, ...] | None
     layers: Recomputation
@@ -31,28 +30,9 @@ class ChoiceAttempt(NamedTuple):
     stages: tuple[int, ...]
     found: Result
 
-    @classmethod
-    def judged(
-        cls, problem: Problem, stages: tuple[int, ...], found: EvaluatedSchedule, bound_us: int
-    ) -> Self:
-        """Return the attempt of a search that found just this schedule."""
-        result = Result(
-            problem=problem,
-            schedule=found.schedule,
-            timeline=found.timeline,
-            value_us=found.value_us,
-            lower_bound_us=min(bound_us, found.value_us),
-            peak_bytes=found.peak_bytes,
-            found_by=found.found_by,
-            stopped_by=StoppedBy.TIME_LIMIT,
-            baselines=(),
-            wall_s=0.0,
-        )
-        return cls(problem, stages, result)
-
     @property
     def choice(self) -> ChoiceKey:
-        """What is recomputed."""
+        """The choice of recomputation."""
         return ChoiceKey.of(self.problem, self.stages)
 
 

@@ -31,7 +31,7 @@ from synth.solver.background import Background
 from synth.solver.evaluate.evaluate import EvaluatedSchedule, evaluate
 from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import Baseline, Result
+from synth.solver.result import Baseline, Result, judged_result
 from synth.solver.search_state import OnImprovement
 from synth.solver.tuning import BOUND_POLICY
 
@@ -237,7 +237,8 @@ class ChoiceSearch:
         self, problem: Problem, stages: tuple[int, ...], found: EvaluatedSchedule
     ) -> None:
         """Take a schedule that no search found, and announce it."""
-        attempt = ChoiceAttempt.judged(problem, stages, found, self._bound_us(problem))
+        result = judged_result(problem, found, self._bound_us(problem))
+        attempt = ChoiceAttempt(problem, stages, result)
         self.attempts.take(attempt)
         incumbent = attempt.found.as_incumbent()
         assert incumbent is not None

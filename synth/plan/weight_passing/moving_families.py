@@ -15,7 +15,7 @@ from synth.errors import SynthError
 from synth.families import Family, families, family_placement, is_pipeline, variants_for
 from synth.families._lib.options import ROUNDS, defaults, spelled
 from synth.plan.choose.candidates import Candidate, Trial
-from synth.plan.choose.judging import judged_result, result_without_schedule
+from synth.plan.choose.judging import result_without_schedule
 from synth.plan.choose.published_cuts import baseline_of
 from synth.plan.published.best_variant import BestVariant, PublishedVariant
 from synth.plan.published.family_searches import FamilySearches
@@ -27,6 +27,7 @@ from synth.search.clock import Clock
 from synth.search.outcome import StoppedBy, rank_key
 from synth.solver.evaluate.evaluate import EvaluatedSchedule
 from synth.solver.problem import Problem
+from synth.solver.result import judged_result
 from synth.units import format_bytes_both
 
 

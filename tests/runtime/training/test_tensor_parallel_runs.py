@@ -300,7 +300,7 @@ def ways_to_train(text: Path, **more: Any) -> str:
 
 
 def whole_stages(rank: int, size: int, path: Path) -> list[str]:
-    """What a Pipeline says of stages that no group has divided."""
+    """Return the warnings of a Pipeline about stages that no group has divided."""
     from synth.runtime.input_function import spec_of
     from synth.runtime.models import build_layers
     from synth.runtime.pipeline import Pipeline

@@ -13,7 +13,6 @@ from synth.objective import BoundScope
 from synth.plan.choose import cut_race
 from synth.plan.choose.candidates import Candidate, Partitioning, Trial
 from synth.plan.choose.cut_race import CutRace
-from synth.plan.choose.judging import judged_result
 from synth.plan.choose.listed_trials import ListedTrials
 from synth.plan.choose.race_run import solve_best_of
 from synth.plan.choose.standings import Standings
@@ -28,6 +27,7 @@ from synth.solver.evaluate.evaluate import evaluate, never
 from synth.solver.improve.priority_rules import variants
 from synth.solver.infeasibility import may_fit, serial_schedule
 from synth.solver.instance.memory_models import relaxed_memory
+from synth.solver.result import judged_result
 from tests.synth.effort import counted
 
 # Wave with two stages in each half, 6 ranks, 8 micro-batches, tight memory.

@@ -8,14 +8,13 @@ import pytest
 from synth.costs.partition_costs import partition_costs
 from synth.plan.choose import race_run
 from synth.plan.choose.candidates import Candidate, Partitioning, Trial
-from synth.plan.choose.judging import judged_result
 from synth.plan.choose.less_memory import fits_less_memory, less_memory_trial
 from synth.plan.choose.standings import Standings
 from synth.schedule.placements import placement
 from synth.solver.evaluate.evaluate import evaluate
 from synth.solver.infeasibility import serial_schedule
 from synth.solver.problem import Problem
-from synth.solver.result import Result
+from synth.solver.result import Result, judged_result
 from synth.solver.solver import solve
 from tests.synth.effort import counted
 from tests.synth.plan.test_recompute import profile_that_saves_much
