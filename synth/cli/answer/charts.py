@@ -10,7 +10,14 @@ from synth.cli.answer.output import talk
 from synth.cli.read.arguments import is_file_name
 from synth.cli.read.plans import load_checked
 from synth.errors import SynthError
-from synth.families import current_name, families, family_placement, generate, generate_for
+from synth.families import (
+    current_name,
+    families,
+    family_placement,
+    generate,
+    generate_for,
+    vocabulary_barriers,
+)
 from synth.plan.explain.explanation import Explanation, explain_schedule
 from synth.plan.reason import reason_of
 from synth.profile.estimate import ESTIMATED
@@ -117,6 +124,11 @@ def _published(name: str, plan: Plan) -> Chart:
             f"--against {name} has {num_stages} stages, the plan has the costs of "
             f"{len(plan.partition)}; give a plan file of it (`synth compare --save`); "
             f"{_known(plan)}"
+        )
+    if vocabulary_barriers(name) != (plan.vocabulary or 0):
+        raise SynthError(
+            f"--against {name} and the plan divide the vocabulary in different ways; give a plan "
+            f"file of it (`synth compare --save`); {_known(plan)}"
         )
     schedule = generate(
         name,

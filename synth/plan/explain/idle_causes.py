@@ -35,6 +35,7 @@ from synth.plan.tuning import EXPLAIN
 from synth.records.record import Record
 from synth.schedule.critical_path import awaited_in
 from synth.schedule.lowering.lower import Lowered
+from synth.schedule.ops import Op, ValueKind
 from synth.schedule.rank_memory import slot_levels
 from synth.schedule.simulate import Timeline
 
@@ -174,8 +175,10 @@ class _Gaps:
                     made[op] = node
         ends = self.lowered.arrays.ends_of_pairs(np.arange(self.num_ops)).tolist()
         for op, node in made.items():
-            maker = made.get(op._replace(stage=op.stage - 1))
-            self.arrives_us[node] = 0 if maker is None else self.timeline.end_us[ends[maker]]
+            reads = self.lowered.effects.reads(op)
+            makers = (Op(OpKind.F, *value[1:]) for value in reads if value.kind == ValueKind.ACT)
+            ends_us = (self.timeline.end_us[ends[made[maker]]] for maker in makers)
+            self.arrives_us[node] = max(ends_us, default=0)
         table = self.lowered.transfer_table
         columns = (table.read, table.duration_us, table.num_bytes)
         for read, us, num_bytes in zip(*(each.tolist() for each in columns), strict=True):

@@ -41,6 +41,7 @@ def why_not_searched(plan: Plan) -> str | None:
         "the pipeline is never flushed": schedule.versions is not None,
         "pipelines share optimizer state": one_pipeline(plan) is not None,
         "activations move off their ranks": schedule.offloads,
+        "the vocabulary is divided over all ranks": bool(schedule.vocabulary),
         "backwards have ranks of their own": plan.backward_placement is not None,
         "Megatron-LM has orders of its own": plan.arguments.get("for") == Runtime.MEGATRON,
     }
