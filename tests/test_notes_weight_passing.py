@@ -129,6 +129,9 @@ def test_speeds_between_nodes(papers: Cells) -> None:
             more = cell["FSDP"]["between_nodes_bytes"] / cell["TawPipe"]["between_nodes_bytes"]
             assert more == pytest.approx(1.5, rel=0.05)
     assert "about 1.5 times the bytes between nodes" in TEXT
+    peaks = {name: row["printed_peak_gb"] for name, row in papers["tawpipe", 4096, 16384].items()}
+    words = "prints {TawPipe} GB for TawPipe, {WeiPipe} for WeiPipe, {FSDP} for FSDP and {1F1B}"
+    assert words.format(**peaks) in TEXT
 
 
 def test_steps_bytes_and_processor_time_of_the_runtime() -> None:
