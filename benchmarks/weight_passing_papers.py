@@ -127,8 +127,8 @@ _TABLE_4 = (
 )
 
 
-# Tokens per second and device, and peaks in GB where they are printed, on 24 devices in three nodes,
-# 48 layers: H, S, and each system. The sizes of micro-batches are not printed.
+# Tokens per second and device, and peaks in GB where printed, on 24 devices in three nodes, 48
+# layers: H, S, and each system. The sizes of micro-batches are not printed.
 _TAWPIPE_SYSTEMS = {
     "1F1B": "1f1b",
     "FSDP": "zero3:1",
