@@ -144,5 +144,7 @@ def _published(name: str, plan: Plan) -> Chart:
 
 def _known(plan: Plan) -> str:
     """List the published schedules on the plan's placement."""
+    if plan.vocabulary is not None:
+        return "its stages are parts of embedding and head, which no other published schedule has"
     made = generate_for(plan.placed, plan.num_micro_batches, plan.costs, plan.caps_bytes)
     return f"on its placement there are: {', '.join(sorted(name for name, _ in made))}"
