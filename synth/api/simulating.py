@@ -78,8 +78,9 @@ def simulate(
     where = size.placement
     measured = given.hardware.of_ranks(given.profile, size.num_ranks)
     caps = given.memory.limits(size.num_ranks, measured).caps_bytes
-    is_named = not isinstance(schedule, Schedule)
-    parts = as_parts(measured, schedule, size.num_ranks) if is_named else measured
+    parts = measured
+    if not isinstance(schedule, Schedule):
+        parts = as_parts(measured, schedule, size.num_ranks)
     sizes = sizes_on(where, given.partition)
     if sizes is None and parts is not measured:
         sizes = partitions(parts, size.num_ranks)[0]
