@@ -1,6 +1,5 @@
 """The request that the arguments of `synth solve` make."""
 
-import threading
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
@@ -35,7 +34,7 @@ from synth.options.weights import (
     read_weight_passing,
     with_weights,
 )
-from synth.plan.choose.candidates import Candidate, OnStandings, Partitioning, Ranking
+from synth.plan.choose.candidates import Candidate, Partitioning, Ranking
 from synth.plan.memory_curve.least_cap_search import LeastForTime
 from synth.plan.memory_curve.steady_cap import LeastWithoutBubble
 from synth.plan.memory_curve.target import NOT_REPEATABLE, TimeTarget
@@ -45,6 +44,7 @@ from synth.plan.search_space import (
     OneCandidate,
     Placements,
     SearchSpace,
+    Watch,
     WeightPlaces,
     WithoutFlush,
 )
@@ -58,7 +58,6 @@ from synth.schedule.placements import placement
 from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
 from synth.solver.options import SolveOptions, SolverName
 from synth.solver.problem import Problem
-from synth.solver.search_state import OnImprovement
 from synth.system.messages import talk
 
 
@@ -80,14 +79,9 @@ class SolveTask(NamedTuple):
         """True if there are several candidates, possible or not."""
         return len(self.space.names) + len(self.refusals) > 1
 
-    def search(
-        self,
-        on_improvement: OnImprovement | None,
-        stop: threading.Event,
-        on_standings: OnStandings = lambda _: None,
-    ) -> Ranking:
+    def search(self, watch: Watch) -> Ranking:
         """Find the best schedule; see `SearchSpace.search`."""
-        return self.space.search(self.request.options, on_improvement, stop, on_standings)
+        return self.space.search(self.request.options, watch)
 
 
 def read_solve(given: SolveArguments) -> SolveTask:

@@ -42,6 +42,7 @@ from synth.plan.search_space import (
     OneCandidate,
     Placements,
     SearchSpace,
+    Watch,
     WeightPlaces,
     WithoutFlush,
 )
@@ -263,7 +264,7 @@ class _Comparing:
         try:
             on_found = None if self._on_found is None else partial(self._on_found, name)
             so_far = self.comparison.searching[name] = BestSoFar(on_found)
-            result = self._space(search).search(self.options, so_far, self.stop).result
+            result = self._space(search).search(self.options, Watch(so_far, self.stop)).result
         except SynthError as error:
             self.comparison.searching.pop(name, None)
             self.comparison.refusals.append(Refusal(name, str(error)))

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Self
+from typing import NamedTuple, Self
 
 from synth.errors import SynthError
 from synth.objective import BoundScope
@@ -33,6 +33,26 @@ from synth.solver.search_state import OnImprovement
 Partition = tuple[int, ...]
 
 
+class Watch(NamedTuple):
+    """What hears of a search while it runs, and can stop it.
+
+    Attributes:
+        on_improvement: called with improvements, each better than all before.
+        stop: set it, from any thread, to get the best so far.
+        on_standings: called after each step with copies of the trials, best first; not called
+            where there is one candidate.
+    """
+
+    on_improvement: OnImprovement | None
+    stop: threading.Event
+    on_standings: OnStandings = lambda _: None
+
+    @property
+    def of_one(self) -> tuple[OnImprovement | None, threading.Event]:
+        """What a search of one candidate takes."""
+        return self.on_improvement, self.stop
+
+
 class SearchSpace(ABC):
     """The candidates of a search, all of one objective."""
 
@@ -42,21 +62,12 @@ class SearchSpace(ABC):
         """The candidates, each with a name and its problem; at least one."""
 
     @abstractmethod
-    def search(
-        self,
-        options: SolveOptions,
-        on_improvement: OnImprovement | None,
-        stop: threading.Event,
-        on_standings: OnStandings = lambda _: None,
-    ) -> Ranking:
+    def search(self, options: SolveOptions, watch: Watch) -> Ranking:
         """Find the best schedule, with a bound that holds for all candidates.
 
         Args:
             options: the time limit is for all candidates together.
-            on_improvement: called with improvements, each better than all before.
-            stop: set it, from any thread, to get the best so far.
-            on_standings: called after each step with copies of the trials, best first; not called
-                where there is one candidate.
+            watch: the listeners and the stop.
         """
 
     @property
@@ -128,16 +139,10 @@ class OneCandidate(LimitedSpace):
         """The candidate."""
         return (self.candidate,)
 
-    def search(
-        self,
-        options: SolveOptions,
-        on_improvement: OnImprovement | None,
-        stop: threading.Event,
-        on_standings: OnStandings = lambda _: None,
-    ) -> Ranking:
+    def search(self, options: SolveOptions, watch: Watch) -> Ranking:
         """Search from the hint of the options, if there is one."""
         _, problem, choice, _ = self.candidate
-        found = solve_repartitioning(self.profile, problem, choice, options, on_improvement, stop)
+        found = solve_repartitioning(self.profile, problem, choice, options, *watch.of_one)
         return Ranking(found, ())
 
     @property
@@ -170,16 +175,10 @@ class Placements(LimitedSpace):
         """The placements."""
         return self.candidates
 
-    def search(
-        self,
-        options: SolveOptions,
-        on_improvement: OnImprovement | None,
-        stop: threading.Event,
-        on_standings: OnStandings = lambda _: None,
-    ) -> Ranking:
+    def search(self, options: SolveOptions, watch: Watch) -> Ranking:
         """Judge the published schedules, then give the best candidates timed trials."""
         chosen_from = self.candidates, self.profile, self.partitioning
-        return solve_best_of(*chosen_from, options, on_improvement, stop, on_standings)
+        return solve_best_of(*chosen_from, options, *watch)
 
     @property
     def bound_scope(self) -> BoundScope:
@@ -253,16 +252,10 @@ class WeightPlaces(LimitedSpace):
         """All candidates."""
         return (*self.moving, *self.staying, *([] if self.copies is None else [self.copies]))
 
-    def search(
-        self,
-        options: SolveOptions,
-        on_improvement: OnImprovement | None,
-        stop: threading.Event,
-        on_standings: OnStandings = lambda _: None,
-    ) -> Ranking:
+    def search(self, options: SolveOptions, watch: Watch) -> Ranking:
         """Give each candidate a part of the time, and the best ones the rest."""
         candidates = self.moving, self.staying, self.copies
-        race = WeightsRace(*candidates, options, on_improvement, stop, on_standings)
+        race = WeightsRace(*candidates, options, *watch)
         return race.run(self.profile, self.partitioning, has_families=self.has_families)
 
     @property
@@ -307,15 +300,9 @@ class WithoutFlush(SearchSpace):
         """The placement."""
         return (Candidate(self.name, self.flush_free.problem),)
 
-    def search(
-        self,
-        options: SolveOptions,
-        on_improvement: OnImprovement | None,
-        stop: threading.Event,
-        on_standings: OnStandings = lambda _: None,
-    ) -> Ranking:
+    def search(self, options: SolveOptions, watch: Watch) -> Ranking:
         """Minimize the time of a micro-batch while the pipeline is full."""
-        return Ranking(solve_flush_free(self.flush_free, options, on_improvement, stop), ())
+        return Ranking(solve_flush_free(self.flush_free, options, *watch.of_one), ())
 
 
 def _capped(problem: Problem, cap_bytes: int | None) -> Problem:
