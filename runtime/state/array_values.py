@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .places import are_different
+from .comparison import are_different
 from .tensor_numbers import FEW_BYTES, Watchfulness, uncopied
 
 

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from .array_values import ArrayValues
 from .kinds import place_of
-from .places import Entries, Generator, Items, StatePlace
+from .places import Entries, Items, StatePlace
+from .positions import Generator
 from .steady_entries import SteadyEntries, can_be_steady
 from .tensor_numbers import History, Holder, Numbers, TensorNumbers, Watchfulness, storage_key
 from .walk import ReachedObject, StateWalk, Way
