@@ -24,7 +24,7 @@ from synth.options.memory_limit import MemoryLimit, read_limit
 from synth.options.solve_task import read_solve
 from synth.options.values import LEAST
 from synth.plan.runtimes import Runtime
-from synth.plan.search_space import Watch
+from synth.plan.search_space import SearchWatch
 from synth.profile.optimizer import OptimizerSpec
 from synth.system.messages import silenced
 
@@ -104,7 +104,7 @@ class LayoutTask(NamedTuple):
         with silenced():
             asked = read_solve(given)
         options = replace(asked.request.options, time_limit_s=limit_s)
-        result = asked.space.search(options, Watch(None, stop)).result
+        result = asked.space.search(options, SearchWatch(None, stop)).result
         if result.schedule is None or result.peak_bytes is None:
             return None
         is_of_all = result.bound_scope == BoundScope.ALL

@@ -25,7 +25,6 @@ from synth.options.deadline import Deadline
 from synth.options.defaults import SolveChoices, choices, chooses_layers
 from synth.options.hint import read_hint
 from synth.options.memory_limit import MemoryLimit, default_limit
-from synth.options.problem_arguments import ProblemArguments
 from synth.options.recompute import read_layers, read_recompute
 from synth.options.request import Request
 from synth.options.values import AUTO, LEAST, NONE, STEADY, written_partition
@@ -38,21 +37,22 @@ from synth.plan.choose.candidates import Candidate, Partitioning, Ranking
 from synth.plan.memory_curve.least_cap_search import LeastForTime
 from synth.plan.memory_curve.steady_cap import LeastWithoutBubble
 from synth.plan.memory_curve.target import NOT_REPEATABLE, TimeTarget
+from synth.plan.problem_arguments import ProblemArguments
 from synth.plan.runtimes import Runtime
 from synth.plan.search_space import (
     LimitedSpace,
     OneCandidate,
     Placements,
     SearchSpace,
-    Watch,
+    SearchWatch,
     WeightPlaces,
     WithoutFlush,
 )
 from synth.plan.weight_passing.choice import WeightCandidate
 from synth.profile import Profile
 from synth.records.command_option import written
+from synth.records.overwrite_guard import SCHEDULE, check_replaceable
 from synth.records.record import check_outputs
-from synth.schedule.files.plan_file import check_replaceable
 from synth.schedule.model import Schedule
 from synth.schedule.placements import placement
 from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
@@ -79,7 +79,7 @@ class SolveTask(NamedTuple):
         """True if there are several candidates, possible or not."""
         return len(self.space.names) + len(self.refusals) > 1
 
-    def search(self, watch: Watch) -> Ranking:
+    def search(self, watch: SearchWatch) -> Ranking:
         """Find the best schedule; see `SearchSpace.search`."""
         return self.space.search(self.request.options, watch)
 
@@ -95,7 +95,7 @@ def read_solve(given: SolveArguments) -> SolveTask:
     as_given, given = given, with_weights(given)
     deadline = Deadline.of(given.time_limit, is_clock=not given.deterministic)
     check_outputs(given.output, inputs=[given.pipeline.profile_file])
-    check_replaceable(given.output)
+    check_replaceable(given.output, SCHEDULE, "-o", force=None)
     target = _target(given)
     check_data_parallel(given)
     profile = given.hardware.of_ranks(given.pipeline.profile, given.pipeline.ranks)

@@ -33,7 +33,7 @@ from synth.solver.search_state import OnImprovement
 Partition = tuple[int, ...]
 
 
-class Watch(NamedTuple):
+class SearchWatch(NamedTuple):
     """What hears of a search while it runs, and can stop it.
 
     Attributes:
@@ -62,7 +62,7 @@ class SearchSpace(ABC):
         """The candidates, each with a name and its problem; at least one."""
 
     @abstractmethod
-    def search(self, options: SolveOptions, watch: Watch) -> Ranking:
+    def search(self, options: SolveOptions, watch: SearchWatch) -> Ranking:
         """Find the best schedule, with a bound that holds for all candidates.
 
         Args:
@@ -139,7 +139,7 @@ class OneCandidate(LimitedSpace):
         """The candidate."""
         return (self.candidate,)
 
-    def search(self, options: SolveOptions, watch: Watch) -> Ranking:
+    def search(self, options: SolveOptions, watch: SearchWatch) -> Ranking:
         """Search from the hint of the options, if there is one."""
         _, problem, choice, _ = self.candidate
         found = solve_repartitioning(self.profile, problem, choice, options, *watch.of_one)
@@ -175,7 +175,7 @@ class Placements(LimitedSpace):
         """The placements."""
         return self.candidates
 
-    def search(self, options: SolveOptions, watch: Watch) -> Ranking:
+    def search(self, options: SolveOptions, watch: SearchWatch) -> Ranking:
         """Judge the published schedules, then give the best candidates timed trials."""
         chosen_from = self.candidates, self.profile, self.partitioning
         return solve_best_of(*chosen_from, options, *watch)
@@ -252,7 +252,7 @@ class WeightPlaces(LimitedSpace):
         """All candidates."""
         return (*self.moving, *self.staying, *([] if self.copies is None else [self.copies]))
 
-    def search(self, options: SolveOptions, watch: Watch) -> Ranking:
+    def search(self, options: SolveOptions, watch: SearchWatch) -> Ranking:
         """Give each candidate a part of the time, and the best ones the rest."""
         candidates = self.moving, self.staying, self.copies
         race = WeightsRace(*candidates, options, *watch)
@@ -300,7 +300,7 @@ class WithoutFlush(SearchSpace):
         """The placement."""
         return (Candidate(self.name, self.flush_free.problem),)
 
-    def search(self, options: SolveOptions, watch: Watch) -> Ranking:
+    def search(self, options: SolveOptions, watch: SearchWatch) -> Ranking:
         """Minimize the time of a micro-batch while the pipeline is full."""
         return Ranking(solve_flush_free(self.flush_free, options, *watch.of_one), ())
 

@@ -14,7 +14,7 @@ from synth.options.request import NoSchedule, Request
 from synth.options.solve_task import read_solve
 from synth.plan.memory_curve.curve_file import MemoryCurve, cap_of
 from synth.plan.memory_curve.curve_search import Effort, trace
-from synth.plan.search_space import Watch
+from synth.plan.search_space import SearchWatch
 from synth.profile import Profile
 from synth.records.command_option import from_values
 from synth.schedule.files.plan_file import Plan
@@ -244,7 +244,7 @@ class PlanSearch:
             request = asked.request.of(found)
             job.tell(lambda: self._progress(request, found))
 
-        result = asked.search(Watch(BestSoFar(take), job.stop)).result
+        result = asked.search(SearchWatch(BestSoFar(take), job.stop)).result
         if result.schedule is None:
             raise NoSchedule(result)
         plan = _ended(asked.request.of(result).plan(result), job)

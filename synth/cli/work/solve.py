@@ -15,7 +15,7 @@ from synth.options.request import NoSchedule, announce, announce_sizes
 from synth.options.solve_task import SolveTask, read_solve
 from synth.plan.choose.candidates import Partitioning, Ranking, Trial
 from synth.plan.choose.standings import cut_short
-from synth.plan.search_space import Watch
+from synth.plan.search_space import SearchWatch
 from synth.plan.weight_passing.data_parallel_plan import of_all
 from synth.search.best_so_far import BestSoFar
 from synth.search.outcome import StoppedBy
@@ -61,7 +61,7 @@ def _search(asked: SolveTask) -> Ranking:
         return cut_short(standings[-1], found) if standings else Ranking(found, ())
 
     return run_interruptibly(
-        lambda stop: asked.search(Watch(so_far, stop, standings.append)),
+        lambda stop: asked.search(SearchWatch(so_far, stop, standings.append)),
         deadline.until(),
         ranking_so_far,
     )

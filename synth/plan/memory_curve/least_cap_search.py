@@ -17,7 +17,7 @@ from synth.plan.memory_curve.cap_breakpoints import CapBreakpoints
 from synth.plan.memory_curve.cap_knowledge import CapKnowledge
 from synth.plan.memory_curve.target import NOT_REPEATABLE, TimeTarget
 from synth.plan.memory_curve.target_proof import TargetProof
-from synth.plan.search_space import LimitedSpace, OneCandidate, SearchSpace, Watch
+from synth.plan.search_space import LimitedSpace, OneCandidate, SearchSpace, SearchWatch
 from synth.plan.tuning import LEAST_CAP
 from synth.plan.weight_passing.choice import WeightCandidate
 from synth.search.best_so_far import BestSoFar
@@ -48,7 +48,7 @@ class LeastForTime(SearchSpace):
         """The candidates of the space."""
         return self.space.all_candidates
 
-    def search(self, options: SolveOptions, watch: Watch) -> Ranking:
+    def search(self, options: SolveOptions, watch: SearchWatch) -> Ranking:
         """Minimize the memory limit; see `least_cap`."""
         return Ranking(least_cap(self.space, self.target, options, *watch.of_one), ())
 
@@ -129,7 +129,7 @@ class _Bisection:
         to.
         """
         if self.target.time_us is None:
-            self._solve(None, LEAST_CAP.free_share_of_left, Watch(None, self.clock.stop))
+            self._solve(None, LEAST_CAP.free_share_of_left, SearchWatch(None, self.clock.stop))
             self._tell()
         else:
             self._look(None, LEAST_CAP.free_share_of_left)
@@ -185,7 +185,7 @@ class _Bisection:
             return now.value_us <= target_us or bound_us > target_us
 
         enough = ConditionalStop(self.clock.stop, is_decided)
-        result = self._solve(cap, share, Watch(enough.watch, enough))
+        result = self._solve(cap, share, SearchWatch(enough.watch, enough))
         # A schedule that fits in none of the partitions tried may fit in another one.
         is_for_all = self.space.bound_scope != BoundScope.ALL
         is_impossible = result.stopped_by == StoppedBy.INFEASIBLE and is_for_all
@@ -200,7 +200,7 @@ class _Bisection:
         self,
         cap: int | None,
         share: float,
-        watch: Watch,
+        watch: SearchWatch,
     ) -> Result:
         left_s = self._left_s()
         limit_s = min(left_s, max(LEAST_CAP.shortest_s, share * left_s))

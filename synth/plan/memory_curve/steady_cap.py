@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from synth.objective import Objective
 from synth.plan.choose.candidates import Candidate, Ranking
-from synth.plan.search_space import OneCandidate, SearchSpace, Watch
+from synth.plan.search_space import OneCandidate, SearchSpace, SearchWatch
 from synth.plan.tuning import STEADY_CAP
 from synth.schedule.model import Schedule
 from synth.search.outcome import StoppedBy
@@ -78,7 +78,7 @@ class LeastWithoutBubble(SearchSpace):
         """The candidate."""
         return self.one.all_candidates
 
-    def search(self, options: SolveOptions, watch: Watch) -> Ranking:
+    def search(self, options: SolveOptions, watch: SearchWatch) -> Ranking:
         """Find the least limit, and search under it in the remaining time.
 
         The result has no schedule if there is none that repeats without a bubble.
@@ -96,7 +96,7 @@ class LeastWithoutBubble(SearchSpace):
                 watch.on_improvement(replace(incumbent, memory=proof))
 
         rest = replace(options, hint=found.schedule, time_limit_s=left_s)
-        result = self.one.within(found.cap_bytes).search(rest, Watch(tell, watch.stop)).result
+        result = self.one.within(found.cap_bytes).search(rest, SearchWatch(tell, watch.stop)).result
         return Ranking(replace(result, wall_s=clock.elapsed_s, memory=proof), ())
 
 
