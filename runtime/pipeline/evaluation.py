@@ -18,7 +18,7 @@ from .groups import PipelineGroups
 from .rank_parts import RankParts
 
 
-class Evaluation:
+class ForwardEvaluation:
     """The forwards of one rank."""
 
     def __init__(self, parts: RankParts, groups: PipelineGroups, connections: Connections) -> None:

@@ -40,7 +40,7 @@ from ..optimize.gradients import Gradients
 from ..optimize.norm import GradientNorm
 from .connections import connect
 from .cut_stages import cut_stages
-from .evaluation import Evaluation
+from .evaluation import ForwardEvaluation
 from .joint_calls import JointCalls
 from .loss_scale import Scale, scale_of
 from .options import PipelineKeywords, PipelineOptions
@@ -83,7 +83,7 @@ class Pipeline:
             self._groups = self._groups.on(self.device)
             self.clock = self._options.clock or OpClock(self.device, recording=False)
             self._connections = connect(self._parts, self._groups, self._options, self.clock)
-        self._evaluation = Evaluation(self._parts, self._groups, self._connections)
+        self._evaluation = ForwardEvaluation(self._parts, self._groups, self._connections)
         self._joint = JointCalls(self._groups, self._connections.channels, self._connections.notes)
 
     def __repr__(self) -> str:
