@@ -28,7 +28,7 @@ from .guard import storage_of
 from .held_tensors import tensors_in
 from .intercept import intercepted
 from .outline import run_empty
-from .recording import Recording
+from .recording import ForwardRecording
 from .steps import RecordedCall, RecordedForward
 from .torch_functions import mutates, reads_numbers, sources
 
@@ -72,7 +72,7 @@ class _Recorder(TorchFunctionMode):
         self._open_buffers = {name: (b, b._version) for name, b in model.named_buffers()
                               if id(b) not in insides}  # fmt: skip
         self._is_training = model.training
-        self.recording = Recording(model)
+        self.recording = ForwardRecording(model)
         self.guard = self.recording.guard
         self._like: dict[Hashable, _Output] = {}
         self._autocast = _autocast()

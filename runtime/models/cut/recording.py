@@ -17,7 +17,7 @@ from .steps import ConstantRef, DeviceRef, ParameterRef, RecordedCall, RecordedF
 from .structure import look_of
 
 
-class Recording:
+class ForwardRecording:
     """What has been recorded so far.
 
     Attributes:
