@@ -9,7 +9,7 @@ from synth.cli.answer.preview import preview
 from synth.cli.answer.solve import as_json, as_text
 from synth.cli.progress.interrupt import is_stop_asked, run_interruptibly
 from synth.cli.progress.reporter import ProgressReporter
-from synth.cli.read.solve_request import SolveRequest
+from synth.cli.solve import SolveRequest
 from synth.options.choice_stability import choice_stability
 from synth.options.request import NoSchedule, announce, announce_sizes
 from synth.options.solve_task import SolveTask, read_solve
