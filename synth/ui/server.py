@@ -234,7 +234,7 @@ class Service:
 
     async def _worked(self, request: Request, work: Callable[[], dict[str, Any]]) -> Response:
         """Do some work in a thread, and count it; a user's mistake is one line."""
-        visitor = _visitor(request)
+        visitor = counted_address(request.client.host) if request.client else ""
         _VISITOR.set(visitor)
         async with self._at_once:
             try:
@@ -251,10 +251,6 @@ class Service:
             except SynthError as error:
                 return _refused(400, error)
         return Response(answer, media_type="application/json")
-
-
-def _visitor(request: Request) -> str:
-    return counted_address(request.client.host) if request.client else ""
 
 
 def _refused(status: int, error: SynthError, **more: Any) -> JSONResponse:
