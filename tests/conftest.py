@@ -54,10 +54,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
+def pytest_collection() -> None:
+    """Look for no garbage while modules are imported and tests are collected: most of it stays."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """Spare the garbage collector what is imported by now, which is most and stays."""
+    """Spare the garbage collector what is imported by now."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def slow_tests(names: Collection[str], cpu_s: Mapping[str, float]) -> set[str]:
