@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
@@ -14,6 +15,11 @@ from tests.runtime.gloo_pool import GlooPool
 # Kernels of small tensors gain nothing from threads, and where several tests run at a time,
 # threads that wait for each other cost many times what they do. Set before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Compiled modules are kept, whatever the environment says: the tests start hundreds of processes,
+# and each of them would compile all of synth anew.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Random examples are the same every time, and no machine is too slow for them. To look for new
 # ones: HYPOTHESIS_PROFILE=default.
