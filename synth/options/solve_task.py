@@ -176,8 +176,7 @@ def _limited_space(given: SolveArguments, searched: "_Searched", request: Reques
     if searched.moving:
         return WeightPlaces(searched.moving, candidates, profile, partitioning)
     if candidates:
-        # The stages' costs are those of their ranks already.
-        return Placements(candidates, profile.replace(rank_speeds=None), partitioning)
+        return Placements(candidates, profile, partitioning)
     return OneCandidate(one, profile if partitioning == Partitioning.EVEN else None)
 
 

@@ -63,9 +63,9 @@ class ComparedSpaces:
             problem = self._problem(Placement.linear(asked.num_ranks))
             return WithoutFlush(search.name, FlushFreeProblem.parse(search.name, problem))
         if asked.profile.rank_speeds is not None:
-            # The stages' costs are those of their ranks already.
-            profile = asked.profile.replace(rank_speeds=None)
-            return Placements(tuple(self._candidates(search)), profile, Partitioning.GIVEN)
+            sought = asked.partition_is_sought
+            partitioning = Partitioning.SEARCHED if sought else Partitioning.GIVEN
+            return Placements(tuple(self._candidates(search)), asked.profile, partitioning)
         is_free = asked.allowed.orders_freely
         if search.placement is not None and not asked.partition_is_sought and is_free:
             one = Candidate(search.name, self._problem(search.placement), search.recompute)

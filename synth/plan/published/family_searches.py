@@ -5,7 +5,7 @@ from collections.abc import Callable
 from synth.costs.costs import Costs
 from synth.families import generate, reads_times
 from synth.plan.partition.balance import balance, starting_cuts
-from synth.plan.partition.candidates import equal_cuts
+from synth.plan.partition.candidates import candidate_cuts, equal_cuts
 from synth.plan.partition.divided import as_parts, partitions
 from synth.plan.partition.unequal_ranks import UnequalRanks
 from synth.plan.published.best_variant import BestVariant, PublishedFamily
@@ -107,7 +107,8 @@ class FamilySearches:
     def _others(self, where: Placement) -> list[Sizes]:
         if self.is_free and self.profile.rank_speeds is not None:
             ranks = UnequalRanks(self.profile, where, self.judge.caps_bytes)
-            return ranks.best_cuts(BEST_VARIANT.cuts_of_unequal_ranks, self.should_stop)
+            found = ranks.best_cuts(BEST_VARIANT.cuts_of_unequal_ranks, self.should_stop)
+            return found + candidate_cuts(self.costs.table, where.num_stages)
         if not self.is_free:
             return equal_cuts(self.costs.table, where.num_stages)
         return starting_cuts(
