@@ -3,6 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,11 +19,14 @@ from synth.schedule.model import Buffering
 from synth.schedule.rank_memory import exceeds_caps, peak_bytes
 from synth.schedule.verify import check_deadlock, lower_checked
 from synth.schedule.weight_flow import Sharded
+from synth.search.outcome import StoppedBy
+from synth.solver.options import Part, SolveOptions
 from synth.solver.weight_passing.bounds import prove_weight_passing
 from synth.solver.weight_passing.compute_order import ComputeOrder, all_split, split
 from synth.solver.weight_passing.first_orders import orders_of_one_by_one
 from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
 from synth.solver.weight_passing.programs import make_schedule
+from synth.solver.weight_passing.search import solve_weight_passing
 from synth.solver.weight_passing.unshard_placement import OpNeeds
 from synth.solver.weight_passing.visit_options import VisitOptions
 
@@ -128,6 +132,28 @@ def test_why_gaps_of_gathers_are_wide() -> None:
     )
     work_us = sum(each.work_us for each in passing.stages) * rounds
     assert f"The work of a rank takes {work_us / 1e6:.1f} s" in TEXT
+
+
+@pytest.mark.slow
+def test_closed_forms_of_small_gathers_are_below_proven_optima() -> None:
+    proven, below = [], []
+    for num_stages, rounds in ((2, 2), (3, 1)):
+        passing = weight_passing_problem(
+            WeightMovement.GATHER, "10 GbE", 32_768, 1, num_stages=num_stages, rounds=rounds
+        )
+        options = SolveOptions(time_limit_s=20.0, deterministic=True, workers=1)
+        alone = replace(options, without=frozenset({Part.EXACT}), time_limit_s=1.0)
+        searched = solve_weight_passing(passing, alone)
+        exact = solve_weight_passing(passing, options)
+        assert exact.stopped_by == StoppedBy.OPTIMAL and searched.value_us == exact.value_us
+        assert exact.value_us is not None
+        proven.append(exact.value_us / 1e6)
+        below.append(100 * (1 - prove_weight_passing(passing).bound_us / exact.value_us))
+    words = (
+        "it proves {:.2f} s for two stages and two micro-batches per rank, and {:.2f} s for three"
+    )
+    assert words.format(*proven) in TEXT
+    assert "the closed forms are {:.1f} and {:.1f} % below".format(*below) in TEXT
 
 
 def test_stages_that_stay_where_others_are_gathered() -> None:
