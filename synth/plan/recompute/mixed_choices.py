@@ -97,7 +97,7 @@ def least_span_us(work_us: int, headroom: int, points: Iterable[Sequence[_Point]
         return work_us
     hulls = [_hull(each) for each in points]
     span_us = float(work_us + sum(hull[0][0] for hull in hulls))
-    held = sum(hull[0][1] for hull in hulls)
+    held = float(sum(hull[0][1] for hull in hulls))
     steps = [step for hull in hulls for step in _steps(hull)]
     for again_us, saved in sorted(steps, key=lambda step: step[0] / step[1]):
         # The share of the step after which memory takes no longer than the work.
