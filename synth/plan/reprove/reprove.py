@@ -29,7 +29,7 @@ from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.plan.recompute.choice_proof import CERTIFICATE, ChoiceProof
 from synth.plan.recompute.given_stages import solve_recomputing
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice
-from synth.plan.recompute.stages import bounds, bounds_of_any_choice, recomputed, without_recompute
+from synth.plan.recompute.stages import bounds, recomputed, without_recompute
 from synth.plan.reprove.claim_search import ClaimSearch
 from synth.plan.reprove.recheck_partitions import PartitionsRecheck, own_certificate
 from synth.plan.reprove.reproof import ProofVerdict, Reproof
@@ -209,7 +209,7 @@ class _Reproving:
     def _with_recompute(self, stages: list[int], is_auto: bool) -> Reproof:
         """Prove a bound with recomputation, over all choices if that is claimed."""
         on_trust = None
-        any_us = self.objective.value_us(bounds_of_any_choice(self.problem))
+        any_us = self.objective.value_us(bounds_of_every_choice(self.problem))
         if is_auto:
             reached_us, holds_for, on_trust = self._of_every_choice(any_us)
         elif any_us >= self.claimed_us:
