@@ -135,9 +135,10 @@ class _RaceRun:
             if lists_first:
                 self._list_schedules()
             self._start_from_published_cuts()
-        self._start_from_lower_limits(self.clock.moment_s(RACE.lower_limits_share_of_left))
-        if race.partitioning != Partitioning.GIVEN and not lists_first:
-            self._list_schedules()
+        if not lists_first:
+            self._start_from_lower_limits(self.clock.moment_s(RACE.lower_limits_share_of_left))
+            if race.partitioning != Partitioning.GIVEN:
+                self._list_schedules()
         if race.partitioning != Partitioning.SEARCHED or self.cut_race.can_begin:
             return
         self._move_cuts()
@@ -152,8 +153,11 @@ class _RaceRun:
 
     def _list_schedules(self) -> None:
         """Add the placements' best list schedules, on the cuts of the least bounds."""
-        tuning, has_heats = LISTED_TRIALS, self.cut_race.applies
-        share = tuning.share_of_left_before_heats if has_heats else tuning.share_of_left
+        share, is_one = LISTED_TRIALS.share_of_left, self.cut_race.applies
+        if is_one:
+            share = LISTED_TRIALS.share_of_left_of_one
+        if self.cut_race.is_of_several:
+            share = LISTED_TRIALS.share_of_left_of_several
         should_stop = self._stops_at(self.clock.moment_s(share))
 
         def charge(ops: int) -> None:
@@ -161,9 +165,9 @@ class _RaceRun:
 
         if self.cut_race.is_of_several:
             found = self.listed.of_several(should_stop, charge)
-        elif has_heats:
+        elif is_one:
             first, *_ = self.race.candidates
-            descends_s = self.clock.moment_s(tuning.least_bound_share * share)
+            descends_s = self.clock.moment_s(LISTED_TRIALS.least_bound_share * share)
             found = self.listed.of_one(first, self._stops_at(descends_s), should_stop, charge)
         else:
             found = self.listed.all(should_stop, charge)
@@ -206,9 +210,9 @@ class _RaceRun:
 
     def _tighten(self) -> None:
         """Improve the quick bounds while there is time, and announce the better one."""
-        race, limit_s = self.race, self.options.time_limit_s
+        race = self.race
         for trial in race.trials:
-            if self.stop.is_set() or self.clock.left_s(limit_s) <= 0:
+            if self.clock.is_over():
                 return
             race.tighten(trial)
         for trial in race.trials:
@@ -230,12 +234,14 @@ class _RaceRun:
         return is_due
 
     def _anneal_cuts(self) -> None:
-        """Anneal the cuts that look best; of one placement leave only the best one in the race."""
+        """Anneal the cuts that look best, and leave the best one of each placement in the race."""
         race, until_s = self.race, self.clock.moment_s(self.cut_race.share_of_left)
         self.cut_race.run(until_s, self._tell, self._move_cuts)
-        if race.best is not None and not race.has_placements:
+        if race.has_placements:
+            race.keep_best_of_each()
+        elif race.best is not None:
             race.keep_only(race.best)
-            self.on_standings(race.copies())
+        self.on_standings(race.copies())
 
     def _start_from_published_cuts(self) -> None:
         """Add the best partitions of the published schedules, each with its best schedule."""
@@ -248,24 +254,22 @@ class _RaceRun:
             self.clock.grant(ops / JUDGING.ops_per_s if self.options.deterministic else 0.0)
 
         def should_stop() -> bool:
-            is_enough = num_ops >= RACE.published_cuts_least_ops
+            is_enough = least_ops <= num_ops
             end_s = until_s if is_enough else self.options.time_limit_s
             return self.stop.is_set() or self.clock.left_s(end_s) <= 0
 
-        every = race.trials[: len(race.candidates)]
-        judged = every
-        if self.cut_race.is_of_several:
-            judged = [one for one in every if race.is_near(one.name, CUT_RACE.published_factor)]
+        judged = race.trials[: len(race.candidates)]
+        least_ops = 0 if self.cut_race.is_of_several else RACE.published_cuts_least_ops
         found = []
-        for search, share in self._shares_of_published_cuts():
+        for those, search, share in self._published_searches(judged):
             until_s = self.clock.moment_s(share)
-            for trial in search(judged, should_stop, charge):
+            for trial in search(those, should_stop, charge):
                 found.append(trial)
                 race.trials.append(trial)
                 self.announcer.announce_judged(trial)
         # Later steps ask for its cuts, too.
         self.published.searches.should_stop = self.stop.is_set
-        rows = {trial.name: trial.published for trial in every}
+        rows = {trial.name: trial.published for trial in judged}
         for trial in found:
             trial.published = rows[trial.name]
 
@@ -286,23 +290,30 @@ class _RaceRun:
                     trial.found = judged_result(problem, found, trial.lower_bound_us)
                     self.announcer.announce_judged(trial)
 
-    def _shares_of_published_cuts(self) -> Iterator[tuple[PublishedTrials, float]]:
-        """Yield the searches for these partitions, each with its share of the remaining time.
+    def _published_searches(
+        self, judged: Sequence[Trial]
+    ) -> Iterator[tuple[Sequence[Trial], PublishedTrials, float]]:
+        """Yield placements, a search for their partitions, and its share of the remaining time.
 
-        A single placement has nearly all the time to be no worse than a published schedule.
+        A single placement has nearly all the time, to be no worse than these. Of several that are
+        annealed, those far behind the best come last.
         """
+        both = (self.published.on_candidates, self.published.searched)
+        if self.cut_race.is_of_several:
+            near = [one for one in judged if self.race.is_near(one.name, CUT_RACE.near_factor)]
+            far = [one for one in judged if one not in near]
+            for those, share in zip((near, far), CUT_RACE.published_shares_of_left, strict=True):
+                yield from ((those, search, share) for search in both)
+            return
         share = RACE.published_cuts_share_of_left
         is_alone = len(self.race.candidates) == 1
-        if self.cut_race.is_of_several:
-            share = CUT_RACE.published_share_of_left
-        yield self.published.on_candidates, RACE.candidate_cuts_share_of_left if is_alone else share
+        yield judged, both[0], RACE.candidate_cuts_share_of_left if is_alone else share
         many = RACE.many_cuts_share_of_left
-        yield self.published.searched, many if self.race.has_many_cuts else share
+        yield judged, both[1], many if self.race.has_many_cuts else share
 
     def _repartition(self, until_s: float) -> None:
         """Add candidates partitioned for the stages that the best published schedules recompute."""
         race = self.race
-
         for trial in list(repartitioned_trials(self.profile, race.trials, self._stops_at(until_s))):
             self._judge([trial], until_s)
             if trial.found is not None and race.can_win(trial):
@@ -401,7 +412,7 @@ class _RaceRun:
         return len(trials) > began
 
     def _try_least(self, promising: Sequence[Trial]) -> bool:
-        """Try the trial or the partition with the least bound; return False if there is none."""
+        """Try the trial or partition with the least bound; return False if there is none."""
         race, limit_s = self.race, self.options.time_limit_s
         least = [*promising, *self.partitions.least(limit_s)]
         if not least or not self.clock.has_time(limit_s):

@@ -88,6 +88,21 @@ class Standings:
         ]
         self._are_left_out = True
 
+    def keep_best_of_each(self) -> None:
+        """Leave one trial of each placement, the best, besides fixed and searched ones."""
+        best: dict[str, Trial] = {}
+        for one in self._ranked():
+            if not one.is_fixed:
+                best.setdefault(one.name, one)
+        for one in self.trials:
+            if one.published and one.name in best and not best[one.name].published:
+                best[one.name].published = one.published
+        self.trials = [
+            one
+            for one in self.trials
+            if one.is_fixed or one.num_searches or best.get(one.name) is one
+        ]
+
     # Results
 
     @property

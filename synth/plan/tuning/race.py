@@ -53,9 +53,11 @@ class RaceTuning:
 class ListedTrialTuning:
     """List schedules on the cuts of the least bounds, before partitions are searched."""
 
-    # Share of the remaining time for them; the second value is for many cuts that are annealed.
+    # Share of the remaining time for them; the others are for many cuts that are annealed, of one
+    # placement and of several.
     share_of_left: float = 0.1
-    share_of_left_before_heats: float = 0.15
+    share_of_left_of_one: float = 0.15
+    share_of_left_of_several: float = 0.2
     # Cuts of each placement, and priority rules on each.
     cuts: int = 3
     rules: int = 12
@@ -105,12 +107,9 @@ class CutRaceTuning:
     hoped_share: float = 0.5
     # Share of the remaining time, of several placements.
     share_of_left_of_several: float = 0.6
-    # Multiple of the best value up to which published schedules of a placement are judged on
-    # further cuts.
-    published_factor: float = 1.5
-    # Share of the remaining time for published schedules on further cuts of placements near the
-    # best one: on the candidates, and again for a search from them.
-    published_share_of_left: float = 0.12
+    # Shares of the remaining time for published schedules on further cuts, of placements near the
+    # best one and of the others: on the candidates, and again for a search from them.
+    published_shares_of_left: tuple[float, float] = (0.12, 0.06)
     # Multiple of the best value up to which a cut takes part.
     near_factor: float = 1.25
     # Rounds of the last heat, as in the long rounds of annealing.
