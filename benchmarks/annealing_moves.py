@@ -8,9 +8,10 @@ zero-bubble paper with 8 ranks, without a memory limit that binds.
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 
@@ -21,10 +22,10 @@ from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule.model import Buffering
 from synth.schedule.placements import placement
-from synth.solver.evaluate import walk_kernel
-from synth.solver.evaluate.compiled import kernel
+from synth.solver.evaluate import compiled, memory_kernel, time_kernel, walk_kernel
 from synth.solver.evaluate.op_table import OpTable
-from synth.solver.improve.annealing import Walk, compile_walk
+from synth.solver.improve.annealing import Walk
+from synth.solver.improve.compiled_kernels import compile_kernels
 from synth.solver.problem import Problem
 
 _NUM_RANKS, _AMPLE_BYTES, _TEMPERATURE_US = 8, 10**12, 1e3
@@ -64,21 +65,20 @@ def _moves_per_s(walk: Walk, num_moves: int) -> float:
 @contextmanager
 def _plain() -> Iterator[None]:
     """Let the functions run as they are written."""
-    compiled = {n: f for n, f in vars(walk_kernel).items() if hasattr(f, "py_func")}
-    for name, function in compiled.items():
-        setattr(walk_kernel, name, function.py_func)
-        setattr(kernel, name, function.py_func)
-    try:
+    kernels = (time_kernel, memory_kernel, walk_kernel)
+    late = (compiled.time_kernel, compiled.memory_kernel, compiled.walk_kernel)
+    with ExitStack() as stack:
+        for module, seen in zip(kernels, late, strict=True):
+            for name, function in dict(vars(module)).items():
+                if hasattr(function, "py_func"):
+                    stack.enter_context(patch.object(module, name, function.py_func))
+                    stack.enter_context(patch.object(seen, name, function.py_func))
         yield
-    finally:
-        for name, function in compiled.items():
-            setattr(walk_kernel, name, function)
-            setattr(kernel, name, function)
 
 
 def main() -> None:
     """Print the moves per second of each case."""
-    compile_walk()
+    compile_kernels()
     lines = []
     for case in _CASES:
         walk = _walk(case)

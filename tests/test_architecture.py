@@ -88,7 +88,9 @@ NUMBERS = {
 WITH_NUMBERS = (
     "synth.solver.tuning",
     "synth.solver.cpsat.worker_program",
-    "synth.solver.evaluate.order_arrays",  # numbers of columns
+    "synth.solver.evaluate.order_arrays",  # numbers of columns, also the next two
+    "synth.solver.evaluate.list_arrays",
+    "synth.solver.evaluate.list_kernel",
 )
 
 
@@ -254,7 +256,11 @@ def test_imports_stand_at_the_top_but_for_torch_extras_and_the_work_of_commands(
         "synth.ui",  # with Starlette and uvicorn, of an extra
         "synth.cli.commands",  # once Ctrl-C is taken charge of
         "synth.cli.read.parsed_command",  # with pydantic, which the list of commands does not need
-        "synth.solver.evaluate.walk_kernel",  # with Numba
+        "synth.solver.evaluate.kernel_files",  # with Numba, as are the kernels
+        "synth.solver.evaluate.list_kernel",
+        "synth.solver.evaluate.memory_kernel",
+        "synth.solver.evaluate.time_kernel",
+        "synth.solver.evaluate.walk_kernel",
         "synth.plan.reprove.reprove",  # with PuLP, which `synth check` needs for --prove only
     )
     inside = {

@@ -1,4 +1,4 @@
-"""A race of cuts by annealing alone, before one of them gets a search of its own.
+"""A race of cuts and placements by annealing alone, before one gets a search of its own.
 
 A search of the solver takes a second before it gains anything, and is worth most in one piece. So
 where many cuts look alike, each is annealed from its best order, with the layers and stages that
@@ -8,6 +8,8 @@ this order recomputes, and the better ones go on:
     4 cuts    longer ones, from where they ended; layers move again
     2 cuts    a long round each
 
+Several placements begin with more cuts, a few of each placement. There a cut whose bound is far
+below its value comes first: annealing has much to gain.
 Where recomputation is to be chosen, the best order gets a better choice after each heat, too.
 The heats take equally long: it is successive halving (Jamieson and Talwalkar, AISTATS 2016).
 """
@@ -28,7 +30,8 @@ from synth.plan.tuning import CUT_RACE
 from synth.search.clock import Clock
 from synth.search.outcome import rank_key
 from synth.solver.evaluate.compiled import await_compiled
-from synth.solver.improve.annealing import Annealing, is_loadable
+from synth.solver.improve.annealing import Annealing
+from synth.solver.improve.compiled_kernels import is_loadable
 from synth.solver.options import Part, SolveOptions
 from synth.solver.result import judged_result
 from synth.solver.tuning import ANNEALING
@@ -43,19 +46,29 @@ class CutRace:
 
     @cached_property
     def applies(self) -> bool:
-        """True if one placement has many cuts and a memory limit, and annealing is compiled.
+        """True if there are many cuts and a memory limit, and annealing is compiled.
 
         What recomputes is none or to be chosen. A deterministic search waits for the compilation.
         """
         candidate, options = self.race.candidates[0], self.options
         return (
-            self.race.has_many_cuts
+            (self.race.has_many_cuts or self.race.has_placements)
             and candidate.choice in ((), None)
             and candidate.problem.caps_bytes is not None
             and Part.ANNEALING not in options.without
             and await_compiled(lambda: not options.deterministic or self.clock.stop.is_set())
             and is_loadable()
         )
+
+    @property
+    def is_of_several(self) -> bool:
+        """True if it applies to several placements."""
+        return self.race.has_placements and self.applies
+
+    @property
+    def share_of_left(self) -> float:
+        """Its share of the remaining time."""
+        return CUT_RACE.share_of_left_of_several if self.is_of_several else CUT_RACE.share_of_left
 
     @property
     def can_begin(self) -> bool:
@@ -73,18 +86,30 @@ class CutRace:
             move_cuts: called after each heat; it may add a trial on another cut.
         """
         self.options.report_part(Part.ANNEALING)
-        for place, most in enumerate(CUT_RACE.heats):
-            num_left = len(CUT_RACE.heats) - place
+        heats = CUT_RACE.heats_of_several if self.race.has_placements else CUT_RACE.heats
+        for place, most in enumerate(heats):
+            num_left = len(heats) - place
             end_s = until_s - (num_left - 1) / num_left * self.clock.left_s(until_s)
-            for trial, seconds in self.clock.shared(self._near()[:most], end_s):
+            for trial, seconds in self.clock.shared(self._near(most), end_s):
                 if seconds > 0 and not self.clock.stop.is_set():
                     self._anneal(trial, seconds, tell, is_last=num_left == 1)
             move_cuts()
             self._move_choice(tell)
 
-    def _near(self) -> Sequence[Trial]:
-        near = self.race.near(CUT_RACE.near_factor)
-        return [one for one in near if not one.is_fixed and one.value_us is not None]
+    def _near(self, most: int) -> Sequence[Trial]:
+        """Return the best trials, or of several placements those of most hope, some of each."""
+        is_of_several = self.race.has_placements
+        factor = CUT_RACE.near_factor_of_several if is_of_several else CUT_RACE.near_factor
+        near = self.race.near(factor)
+        able = [one for one in near if not one.is_fixed and one.value_us is not None]
+        if not is_of_several:
+            return able[:most]
+        taken: list[Trial] = []
+        most_of_each = math.ceil(most * CUT_RACE.most_share_of_each)
+        for one in sorted(able, key=_hoped_us):
+            if sum(other.name == one.name for other in taken) < most_of_each:
+                taken.append(one)
+        return taken[:most]
 
     def _move_choice(self, tell: Callable[[Trial], None]) -> None:
         """Let the best trial recompute what is better under its order, if that is to be chosen."""
@@ -136,3 +161,9 @@ class CutRace:
             seen = replace(problem, costs=merged(problem.costs, stages))
             self._annealings[key] = Annealing(seen, self.options.seed)
         return self._annealings[key]
+
+
+def _hoped_us(trial: Trial) -> float:
+    """Return a value between that of a trial and its bound: little is gained near the bound."""
+    value_us, bound_us = trial.value_us or 0, trial.lower_bound_us
+    return value_us - CUT_RACE.hoped_share * max(0, value_us - bound_us)

@@ -17,12 +17,15 @@ from synth.plan.choose.candidates import Candidate, Trial
 from synth.plan.choose.cut_trials import CutsOf
 from synth.plan.choose.standings import Standings
 from synth.plan.partition.boundary_moves import BoundaryMoves
+from synth.plan.partition.candidates import candidate_cuts
 from synth.plan.partition.path_dp import Sizes
+from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.plan.tuning import LISTED_TRIALS
 from synth.profile import Profile
 from synth.schedule.model import SMALLEST_BUFFERING
 from synth.solver.evaluate.evaluate import BUFFERINGS, evaluate_order
 from synth.solver.improve import list_scheduling
+from synth.solver.improve.compiled_lists import CompiledBuilder
 from synth.solver.improve.priority_rules import variants
 from synth.solver.infeasibility import may_fit
 from synth.solver.instance.instance import Instance
@@ -51,7 +54,8 @@ class ListedTrials:
         admitted = []
         for candidate in self.race.candidates:
             if candidate.choice in ((), None) and not should_stop():
-                admitted.append(self._least(candidate))
+                cuts = self.cuts(candidate.problem.placement)
+                admitted.append(self._least(candidate, cuts, LISTED_TRIALS.cuts))
         for those in sorted(admitted, key=lambda those: those[0].lower_bound_us if those else 0):
             known = [
                 one.value_us for one in self.race.trials if one.name in {t.name for t in those}
@@ -83,7 +87,8 @@ class ListedTrials:
             should_stop: ends the search.
             charge: told of the ops that were placed.
         """
-        trials = self._least(candidate, LISTED_TRIALS.cuts_of_one)
+        cuts = self.cuts(candidate.problem.placement)
+        trials = self._least(candidate, cuts, LISTED_TRIALS.cuts_of_one)
         if trials:
             trials.insert(0, self._descended(trials[0], ends_descent, charge))
         for trial in trials:
@@ -95,9 +100,46 @@ class ListedTrials:
                 self.race.tighten(trial)
                 yield trial
 
-    def _least(self, candidate: Candidate, most: int = LISTED_TRIALS.cuts) -> list[Trial]:
-        """Return trials on the cuts of the least bounds that may win, the least one first."""
-        cuts = self.cuts(candidate.problem.placement)
+    def of_several(
+        self, should_stop: Callable[[], bool], charge: Callable[[int], None]
+    ) -> Iterator[Trial]:
+        """Yield trials on cuts of all placements, round by round on more cuts of fewer placements.
+
+        A placement goes on by the best value known there. Its first cuts are those of the least
+        bounds.
+
+        Args:
+            should_stop: ends the search.
+            charge: told of the ops that were placed.
+        """
+        listed: set[tuple[str, Sizes | None]] = set()
+        table = StageCostTable(self.profile)
+        for number, (most, num_cuts) in enumerate(LISTED_TRIALS.rounds_of_several):
+            able = (one for one in self.race.candidates if one.choice in ((), None))
+            for candidate in sorted(able, key=lambda one: self._best_us(one.name))[:most]:
+                if should_stop():
+                    return
+                where = candidate.problem.placement
+                cuts = self.cuts(where) if number else candidate_cuts(table, where.num_stages)
+                given = candidate.problem.partition
+                all_cuts = dict.fromkeys((*((given,) if given else ()), *cuts))
+                new = [sizes for sizes in all_cuts if (candidate.name, sizes) not in listed]
+                for trial in self._least(candidate, new, num_cuts):
+                    if should_stop():
+                        return
+                    listed.add((candidate.name, trial.problem.partition))
+                    self._list_of_several(trial, should_stop)
+                    charge(len(LISTED_TRIALS.rules_of_several) * trial.problem.num_ops)
+                    if trial.value_us is not None:
+                        yield trial
+
+    def _best_us(self, name: str) -> float:
+        """Return the best value known on a placement."""
+        known = (one.value_us for one in self.race.trials if one.name == name)
+        return min((us for us in known if us is not None), default=math.inf)
+
+    def _least(self, candidate: Candidate, cuts: Sequence[Sizes], most: int) -> list[Trial]:
+        """Return trials on those cuts of the least bounds that may win, the least one first."""
         trials = (self._on(candidate, sizes) for sizes in cuts)
         able = (trial for trial in trials if trial is not None and self.race.can_win(trial))
         return sorted(able, key=lambda trial: trial.lower_bound_us)[:most]
@@ -149,13 +191,14 @@ class ListedTrials:
         """
         problem = trial.problem
         instance = safe_memory(problem, BUFFERINGS[0])
-        builder = list_scheduling.Builder(instance, problem.objective, should_stop)
-        rules = list(variants(instance))
-        built = (builder.build(rules[number]) for number in LISTED_TRIALS.rules_of_several)
-        far_us = LISTED_TRIALS.far_factor * (self.race.best_us or math.inf)
-        near = (one for one in built if one is not None and one.value_us < far_us)
-        found = sorted(near, key=lambda one: one.value_us)
-        self._take(trial, instance, found[: LISTED_TRIALS.evaluated], should_stop)
+        builder, rules = CompiledBuilder(instance, problem.objective), list(variants(instance))
+        chosen = [rules[number] for number in LISTED_TRIALS.rules_of_several]
+        tuning = LISTED_TRIALS
+        is_of_several = self.race.has_placements
+        far = tuning.far_factor_of_several if is_of_several else tuning.far_factor
+        far_us = far * (self.race.best_us or math.inf)
+        best = builder.best(chosen, LISTED_TRIALS.evaluated)
+        self._take(trial, instance, [one for one in best if one.value_us < far_us], should_stop)
 
     def _take(
         self,

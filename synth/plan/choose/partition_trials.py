@@ -40,13 +40,13 @@ class PartitionTrials:
         self.cuts = cuts
         self.profile, self.options, self.race, self.clock = profile, options, race, clock
 
-    def first(self, until_s: float) -> Iterator[list[Trial]]:
+    def first(self, candidates: Sequence[Candidate], until_s: float) -> Iterator[list[Trial]]:
         """Yield new trials on the partitions that look best, placement by placement.
 
         Args:
+            candidates: the placements.
             until_s: the moment of the race at which all searches are to end.
         """
-        candidates = self._worth_partitioning()
         for place, candidate in enumerate(candidates):
             limit_s = self.clock.left_s(until_s) / (len(candidates) - place)
             search = self._searched(candidate, limit_s)
@@ -63,7 +63,7 @@ class PartitionTrials:
         new = (candidate.on(problem) for problem in best if problem.partition not in known)
         return [self.race.new(one) for one in new]
 
-    def _worth_partitioning(self) -> Sequence[Candidate]:
+    def worth_partitioning(self) -> Sequence[Candidate]:
         """Return the first candidate, and those on which a value near the best was found."""
         race = self.race
         if len(race.candidates) == 1:

@@ -129,38 +129,50 @@ class _RaceRun:
         for trial in race.trials:
             if not self.stop.is_set() and (nothing := infeasible_result(trial)) is not None:
                 trial.take(nothing)
+        lists_first = self.cut_race.is_of_several
         if race.partitioning != Partitioning.GIVEN:
             self._repartition(until_s)
+            if lists_first:
+                self._list_schedules()
             self._start_from_published_cuts()
-        self._start_from_lower_limits(self.clock.moment_s(RACE.lower_limits_share_of_left))
-        if race.partitioning != Partitioning.GIVEN:
-            self._list_schedules()
+        if not lists_first:
+            self._start_from_lower_limits(self.clock.moment_s(RACE.lower_limits_share_of_left))
+            if race.partitioning != Partitioning.GIVEN:
+                self._list_schedules()
         if race.partitioning != Partitioning.SEARCHED or self.cut_race.can_begin:
             return
         self._move_cuts()
+        self._add_partitions(self.partitions.worth_partitioning())
+
+    def _add_partitions(self, candidates: Sequence[Candidate]) -> None:
+        """Search for partitions of some placements, and add those that look best."""
         until_s = self.clock.moment_s(RACE.partitions_share_of_left)
-        for new in self.partitions.first(until_s):
-            race.trials += new
+        for new in self.partitions.first(candidates, until_s):
+            self.race.trials += new
             self._judge(new, until_s)
 
     def _list_schedules(self) -> None:
         """Add the placements' best list schedules, on the cuts of the least bounds."""
-        tuning, is_one = LISTED_TRIALS, self.cut_race.applies
-        share = tuning.share_of_left_of_one if is_one else tuning.share_of_left
+        share, is_one = LISTED_TRIALS.share_of_left, self.cut_race.applies
+        if is_one:
+            share = LISTED_TRIALS.share_of_left_of_one
+        if self.cut_race.is_of_several:
+            share = LISTED_TRIALS.share_of_left_of_several
         should_stop = self._stops_at(self.clock.moment_s(share))
 
         def charge(ops: int) -> None:
             self.clock.grant(ops / LISTED_TRIALS.ops_per_s if self.options.deterministic else 0.0)
 
-        if is_one:
+        if self.cut_race.is_of_several:
+            found = self.listed.of_several(should_stop, charge)
+        elif is_one:
             first, *_ = self.race.candidates
-            descends_s = self.clock.moment_s(tuning.least_bound_share * share)
+            descends_s = self.clock.moment_s(LISTED_TRIALS.least_bound_share * share)
             found = self.listed.of_one(first, self._stops_at(descends_s), should_stop, charge)
         else:
             found = self.listed.all(should_stop, charge)
         for trial in found:
-            self.announcer.announce_judged(self.race.add(trial))
-            self.on_standings(self.race.copies())
+            self._tell(self.race.add(trial))
 
     def _stops_at(self, until_s: float) -> Callable[[], bool]:
         """Return a function that is true from a moment on, or once the search is stopped."""
@@ -189,19 +201,18 @@ class _RaceRun:
             is_due = needs_one and until_plain_s is not None
             return not (is_due and self._is_due(ops, step))
 
-        race = self.race
+        judge(those, charge, self._tell, lambda: None if until_plain_s is None else self._tighten())
 
-        def tell(trial: Trial) -> None:
-            self.announcer.announce_judged(trial)
-            self.on_standings(race.copies())
-
-        judge(those, charge, tell, lambda: None if until_plain_s is None else self._tighten())
+    def _tell(self, trial: Trial) -> None:
+        """Announce the schedule of a trial and the standings."""
+        self.announcer.announce_judged(trial)
+        self.on_standings(self.race.copies())
 
     def _tighten(self) -> None:
         """Improve the quick bounds while there is time, and announce the better one."""
-        race, limit_s = self.race, self.options.time_limit_s
+        race = self.race
         for trial in race.trials:
-            if self.stop.is_set() or self.clock.left_s(limit_s) <= 0:
+            if self.clock.is_over():
                 return
             race.tighten(trial)
         for trial in race.trials:
@@ -223,17 +234,14 @@ class _RaceRun:
         return is_due
 
     def _anneal_cuts(self) -> None:
-        """Anneal the cuts that look best, and leave only the best one in the race."""
-        race = self.race
-
-        def tell(trial: Trial) -> None:
-            self.announcer.announce_judged(trial)
-            self.on_standings(race.copies())
-
-        self.cut_race.run(self.clock.moment_s(CUT_RACE.share_of_left), tell, self._move_cuts)
-        if race.best is not None:
+        """Anneal the cuts that look best, and leave the best one of each placement in the race."""
+        race, until_s = self.race, self.clock.moment_s(self.cut_race.share_of_left)
+        self.cut_race.run(until_s, self._tell, self._move_cuts)
+        if race.has_placements:
+            race.keep_best_of_each()
+        elif race.best is not None:
             race.keep_only(race.best)
-            self.on_standings(race.copies())
+        self.on_standings(race.copies())
 
     def _start_from_published_cuts(self) -> None:
         """Add the best partitions of the published schedules, each with its best schedule."""
@@ -246,15 +254,16 @@ class _RaceRun:
             self.clock.grant(ops / JUDGING.ops_per_s if self.options.deterministic else 0.0)
 
         def should_stop() -> bool:
-            is_enough = num_ops >= RACE.published_cuts_least_ops
+            is_enough = least_ops <= num_ops
             end_s = until_s if is_enough else self.options.time_limit_s
             return self.stop.is_set() or self.clock.left_s(end_s) <= 0
 
         judged = race.trials[: len(race.candidates)]
+        least_ops = 0 if self.cut_race.is_of_several else RACE.published_cuts_least_ops
         found = []
-        for search, share in self._shares_of_published_cuts():
+        for those, search, share in self._published_searches(judged):
             until_s = self.clock.moment_s(share)
-            for trial in search(judged, should_stop, charge):
+            for trial in search(those, should_stop, charge):
                 found.append(trial)
                 race.trials.append(trial)
                 self.announcer.announce_judged(trial)
@@ -281,21 +290,30 @@ class _RaceRun:
                     trial.found = judged_result(problem, found, trial.lower_bound_us)
                     self.announcer.announce_judged(trial)
 
-    def _shares_of_published_cuts(self) -> Iterator[tuple[PublishedTrials, float]]:
-        """Yield the searches for these partitions, each with its share of the remaining time.
+    def _published_searches(
+        self, judged: Sequence[Trial]
+    ) -> Iterator[tuple[Sequence[Trial], PublishedTrials, float]]:
+        """Yield placements, a search for their partitions, and its share of the remaining time.
 
-        A single placement has nearly all the time to be no worse than a published schedule.
+        A single placement has nearly all the time, to be no worse than these. Of several that are
+        annealed, those far behind the best come last.
         """
+        both = (self.published.on_candidates, self.published.searched)
+        if self.cut_race.is_of_several:
+            near = [one for one in judged if self.race.is_near(one.name, CUT_RACE.near_factor)]
+            far = [one for one in judged if one not in near]
+            for those, share in zip((near, far), CUT_RACE.published_shares_of_left, strict=True):
+                yield from ((those, search, share) for search in both)
+            return
         share = RACE.published_cuts_share_of_left
         is_alone = len(self.race.candidates) == 1
-        yield self.published.on_candidates, RACE.candidate_cuts_share_of_left if is_alone else share
+        yield judged, both[0], RACE.candidate_cuts_share_of_left if is_alone else share
         many = RACE.many_cuts_share_of_left
-        yield self.published.searched, many if self.race.has_many_cuts else share
+        yield judged, both[1], many if self.race.has_many_cuts else share
 
     def _repartition(self, until_s: float) -> None:
         """Add candidates partitioned for the stages that the best published schedules recompute."""
         race = self.race
-
         for trial in list(repartitioned_trials(self.profile, race.trials, self._stops_at(until_s))):
             self._judge([trial], until_s)
             if trial.found is not None and race.can_win(trial):
@@ -311,10 +329,13 @@ class _RaceRun:
         race, limit_s = self.race, self.options.time_limit_s
         if is_one_cut := self.cut_race.can_begin:
             self._anneal_cuts()
+            if linear := race.best_with_bounds:  # of all its partitions, which tell more than heats
+                is_one_cut = False
+                self._add_partitions([linear])
         elif len(race.trials) > 1:
             first_s = RACE.first_share_of_left * self.clock.left_s(limit_s)
             self._round(race.first_round(first_s), self.clock.moment_s(RACE.first_share_of_left))
-        if len(near := race.near()[: RACE.few]) > 1:
+        if not is_one_cut and len(near := race.near()[: RACE.few]) > 1:
             self._round(near, self.clock.moment_s(RACE.second_share_of_left))
         if race.bounds_all_partitions:
             self._try_further()
@@ -322,7 +343,9 @@ class _RaceRun:
             self._try_less_memory()
         while self.clock.has_time(limit_s):
             near, promising = race.near(), race.promising()
-            if near and not race.is_of_others(near[0], promising):
+            if near and is_one_cut and race.has_placements:
+                self._try(near[0], self.clock.left_s(limit_s))
+            elif near and not race.is_of_others(near[0], promising):
                 untried = [trial for trial in near if not trial.num_searches]
                 # The best one is searched again, for as long as one of those that wait.
                 num_searches = len(untried) + bool(near[0].num_searches) + race.others_can_win
@@ -359,8 +382,7 @@ class _RaceRun:
         found = self.cuts.next(should_stop)
         self.cuts_may_move = found is not None
         if found is not None:
-            self.announcer.announce_judged(self.race.add(found))
-            self.on_standings(self.race.copies())
+            self._tell(self.race.add(found))
 
     def _try_less_memory(self) -> None:
         """Run the race of the best placement under a lower limit, for a part of the time."""
@@ -378,8 +400,7 @@ class _RaceRun:
 
         new = less_memory_trial(self.race, solve)
         if new is not None:
-            self.announcer.announce_judged(self.race.add(new))
-            self.on_standings(self.race.copies())
+            self._tell(self.race.add(new))
 
     def _try_further(self) -> bool:
         """Try further partitions that look good; return False if there are none."""
@@ -391,7 +412,7 @@ class _RaceRun:
         return len(trials) > began
 
     def _try_least(self, promising: Sequence[Trial]) -> bool:
-        """Try the trial or the partition with the least bound; return False if there is none."""
+        """Try the trial or partition with the least bound; return False if there is none."""
         race, limit_s = self.race, self.options.time_limit_s
         least = [*promising, *self.partitions.least(limit_s)]
         if not least or not self.clock.has_time(limit_s):

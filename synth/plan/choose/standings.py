@@ -88,6 +88,21 @@ class Standings:
         ]
         self._are_left_out = True
 
+    def keep_best_of_each(self) -> None:
+        """Leave one trial of each placement, the best, besides fixed and searched ones."""
+        best: dict[str, Trial] = {}
+        for one in self._ranked():
+            if not one.is_fixed:
+                best.setdefault(one.name, one)
+        for one in self.trials:
+            if one.published and one.name in best and not best[one.name].published:
+                best[one.name].published = one.published
+        self.trials = [
+            one
+            for one in self.trials
+            if one.is_fixed or one.num_searches or best.get(one.name) is one
+        ]
+
     # Results
 
     @property
@@ -117,6 +132,11 @@ class Standings:
         found = (one.found for one in self._ranked() if one.name == name and not one.is_fixed)
         best = next((one for one in found if one is not None), None)
         return None if best is None or best.schedule is None else best
+
+    def is_near(self, name: str, times: float) -> bool:
+        """Return True if a value on a placement is near the best."""
+        best = self.best_of(name)
+        return best is not None and (best.value_us or 0) <= times * (self.best_us or 0)
 
     def partitions_of(self, name: str) -> list[tuple[int, ...]]:
         """Return the partitions of a placement that have trials."""
@@ -192,6 +212,18 @@ class Standings:
         """True if one placement is searched for its partition without bounds over all of them."""
         is_alone = len(self.candidates) == 1 and self.partitioning == Partitioning.SEARCHED
         return is_alone and not bounds.applies(self.candidates[0].problem)
+
+    @property
+    def has_placements(self) -> bool:
+        """True if several placements are searched for their partitions."""
+        return len(self.candidates) > 1 and self.partitioning == Partitioning.SEARCHED
+
+    @property
+    def best_with_bounds(self) -> Candidate | None:
+        """The candidate of the best value, of several, if bounds over all its partitions exist."""
+        if not self.has_placements or self.best is None or not bounds.applies(self.best.problem):
+            return None
+        return next(one for one in self.candidates if one.name == self.best.name)
 
     @property
     def bounds_all_partitions(self) -> bool:

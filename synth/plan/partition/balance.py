@@ -82,7 +82,7 @@ def starting_cuts(
     """Return cuts from which searches begin.
 
     They are the candidates, under memory limits the one of `LifetimeCuts`, and with several stages
-    per rank those between even ranks and even stages.
+    per rank those between even ranks and even stages, the one of `balance` before all others.
 
     Args:
         should_stop: ends the local search for the latter.
@@ -90,9 +90,16 @@ def starting_cuts(
     found = candidate_cuts(table, placement.num_stages)
     if (cuts := LifetimeCuts.of(table, placement, caps_bytes)) is not None:
         found.append(cuts.best(found, should_stop))
-    if placement != Placement.linear(placement.num_stages) and placement.backward_ranks is None:
-        found += compromises(table, placement, caps_bytes, num_micro_batches, should_stop)
+    if is_rebalanced(placement):
+        first, *others = compromises(table, placement, caps_bytes, num_micro_batches, should_stop)
+        found = [first, *found, *others]
     return list(dict.fromkeys(found))
+
+
+def is_rebalanced(placement: Placement) -> bool:
+    """Return True if the balanced partition of equal ranks is that of `rebalance`."""
+    is_linear = placement == Placement.linear(placement.num_stages)
+    return not is_linear and placement.backward_ranks is None
 
 
 def smallest_limit_of_any(profile: Profile, num_ranks: int) -> int:

@@ -84,7 +84,7 @@ def compromises(
     num_micro_batches: int | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> list[tuple[int, ...]]:
-    """Return partitions between even ranks and even stages, the one of the most even ranks first.
+    """Return the partition of `rebalance`, then others between even ranks and even stages.
 
     Each has the most even stages of those that leave the busiest rank at most some share more work
     than it must have. The arguments are those of `rebalance`.
@@ -92,7 +92,8 @@ def compromises(
     search = _Search(table, placement, caps_bytes, num_micro_batches, ())
     search.should_stop = should_stop
     even = search.least_largest()
-    found = (search.most_even(even, share) for share in SEVERAL_STAGES.compromise_shares)
+    shares = (SEVERAL_STAGES.noise_share, *SEVERAL_STAGES.compromise_shares)
+    found = (search.most_even(even, share) for share in shares)
     return list(dict.fromkeys(found))
 
 

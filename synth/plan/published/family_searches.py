@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from synth.costs.costs import Costs
 from synth.families import generate, reads_times
-from synth.plan.partition.balance import balance, starting_cuts
+from synth.plan.partition.balance import balance, is_rebalanced, starting_cuts
 from synth.plan.partition.candidates import candidate_cuts, equal_cuts
 from synth.plan.partition.divided import as_parts, partitions
 from synth.plan.partition.unequal_ranks import UnequalRanks
@@ -100,7 +100,8 @@ class FamilySearches:
         if self.given is not None and len(self.given) == where.num_stages:
             return [self.given]
         if where not in self._cuts:
-            found = [self._balanced(where), *self._others(where)]
+            others = self._others(where)
+            found = others if self._is_first_balanced(where) else [self._balanced(where), *others]
             self._cuts[where] = list(dict.fromkeys(found))
         return self._cuts[where]
 
@@ -119,9 +120,14 @@ class FamilySearches:
             self.should_stop,
         )
 
+    def _is_first_balanced(self, where: Placement) -> bool:
+        """Return True if the first one of the other cuts is the balanced one."""
+        is_searched = self.is_free and self.profile.rank_speeds is None
+        return is_searched and is_rebalanced(where) and not _holds_all(where)
+
     def _balanced(self, where: Placement) -> Sizes:
         """Return the balanced cut; where ranks hold all stages, that of stages by themselves."""
-        if all(len({stage for stage, _ in held}) == where.num_stages for held in where.held):
+        if _holds_all(where):
             linear = Placement.linear(where.num_stages)
             return balance(self.profile, linear, should_stop=self.should_stop)
         return balance(
@@ -131,3 +137,8 @@ class FamilySearches:
             self.num_micro_batches,
             should_stop=self.should_stop,
         )
+
+
+def _holds_all(where: Placement) -> bool:
+    """Return True if each rank holds all stages."""
+    return all(len({stage for stage, _ in held}) == where.num_stages for held in where.held)

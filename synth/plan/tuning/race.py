@@ -55,9 +55,11 @@ class RaceTuning:
 class ListedTrialTuning:
     """List schedules on the cuts of the least bounds, before partitions are searched."""
 
-    # Share of the remaining time for them; the second value is for many cuts of one placement.
+    # Share of the remaining time for them; the others are for many cuts that are annealed, of one
+    # placement and of several.
     share_of_left: float = 0.1
     share_of_left_of_one: float = 0.15
+    share_of_left_of_several: float = 0.2
     # Cuts of each placement, and priority rules on each.
     cuts: int = 3
     rules: int = 12
@@ -65,8 +67,12 @@ class ListedTrialTuning:
     cuts_of_one: int = 12
     # Share of the time for list schedules that the search for the cut of the least bound takes.
     least_bound_share: float = 0.25
-    # Rules on each of these, by their places among the variants: those with the limits of round
-    # trips. Orders that are evaluated, until one fits.
+    # Of several placements that are annealed: the factor below, and by round, how many placements
+    # and cuts of each.
+    far_factor_of_several: float = 1.5
+    rounds_of_several: tuple[tuple[int, int], ...] = ((100, 4), (5, 6), (3, 8))
+    # Rules on each cut before annealing, by their places among the variants: those with the limits
+    # of round trips. Orders that are evaluated, until one fits.
     rules_of_several: tuple[int, ...] = (4, 5, 16, 17, 52, 53, 106, 107)
     evaluated: int = 3
     # Multiple of the best value from which an order there is not worth its evaluation.
@@ -95,6 +101,17 @@ class CutRaceTuning:
     share_of_left: float = 0.5
     # Cuts in each heat.
     heats: tuple[int, ...] = (8, 4, 2)
+    # The same of several placements, and the share of them that one placement may have.
+    heats_of_several: tuple[int, ...] = (10, 4, 2)
+    most_share_of_each: float = 0.5
+    near_factor_of_several: float = 1.5
+    # Share of the way from a value to its bound that is hoped for.
+    hoped_share: float = 0.5
+    # Share of the remaining time, of several placements.
+    share_of_left_of_several: float = 0.6
+    # Shares of the remaining time for published schedules on further cuts, of placements near the
+    # best one and of the others: on the candidates, and again for a search from them.
+    published_shares_of_left: tuple[float, float] = (0.12, 0.06)
     # Multiple of the best value up to which a cut takes part.
     near_factor: float = 1.25
     # Rounds of the last heat, as in the long rounds of annealing.

@@ -13,11 +13,28 @@ from synth.solver.tuning import EVALUATION
 from synth.system.late_module import LateModule
 
 if TYPE_CHECKING:
-    from synth.solver.evaluate import walk_kernel as kernel
+    from synth.solver.evaluate import (
+        kernel_files,
+        list_kernel,
+        memory_kernel,
+        time_kernel,
+        walk_kernel,
+    )
 else:
-    kernel = LateModule("synth.solver.evaluate.walk_kernel")
+    kernel_files, list_kernel, memory_kernel, time_kernel, walk_kernel = (
+        LateModule(f"synth.solver.evaluate.{name}")
+        for name in ("kernel_files", "list_kernel", "memory_kernel", "time_kernel", "walk_kernel")
+    )
 
-__all__ = ["await_compiled", "compiled", "kernel"]
+__all__ = [
+    "await_compiled",
+    "compiled",
+    "kernel_files",
+    "list_kernel",
+    "memory_kernel",
+    "time_kernel",
+    "walk_kernel",
+]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -40,19 +57,19 @@ def compiled(function: _Function) -> _Function:
 
 @cache
 def _compile_process() -> subprocess.Popen[bytes] | None:
-    """Begin to compile walks in a process of its own; None: they are compiled, or it cannot begin.
+    """Begin to compile kernels in a process of its own; None: they are, or it cannot begin.
 
     The process goes on if the search ends: the next search finds the code on disk. It removes older
     code first: Numba does not notice that a constant of another module has changed.
     """
-    if kernel.is_compiled():
+    if kernel_files.is_compiled():
         return None
     above = str(Path(__file__).parents[3])
     program = (
         f"import sys; sys.path.insert(0, {above!r}); "
-        f"from synth.solver.evaluate.compiled import kernel; "
-        f"from synth.solver.improve.annealing import compile_walk; "
-        f"kernel.remove_compiled(); compile_walk()"
+        f"from synth.solver.evaluate.compiled import kernel_files; "
+        f"from synth.solver.improve.compiled_kernels import compile_kernels; "
+        f"kernel_files.remove_compiled(); compile_kernels()"
     )
     with suppress(OSError):
         return subprocess.Popen(
@@ -66,7 +83,7 @@ def _compile_process() -> subprocess.Popen[bytes] | None:
 
 
 def await_compiled(until: Callable[[], bool]) -> bool:
-    """Return True if walks are compiled; begin that, and wait for it until a condition holds.
+    """Return True if kernels are compiled; begin that, and wait for it until a condition holds.
 
     Args:
         until: polled every few hundredths of a second.

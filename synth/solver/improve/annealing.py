@@ -15,18 +15,16 @@ long rounds follow, each twice as long as the one before. The effort is counted 
 whoever asks for long rounds, so a search is repeatable.
 """
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from numpy.random import Generator
 
-from synth.costs.costs import uniform_costs
 from synth.schedule.model import Buffering, Schedule
-from synth.solver.evaluate.compiled import kernel
+from synth.solver.evaluate.compiled import memory_kernel, time_kernel, walk_kernel
 from synth.solver.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, evaluate
 from synth.solver.evaluate.op_table import NONE, OpTable
 from synth.solver.evaluate.order_arrays import (
@@ -36,13 +34,11 @@ from synth.solver.evaluate.order_arrays import (
     programs_of,
 )
 from synth.solver.improve.buffering_race import BufferingRace
-from synth.solver.infeasibility import serial_schedule
 from synth.solver.instance.memory_models import relaxed_memory
 from synth.solver.instance.timing import Programs
 from synth.solver.problem import Problem
 from synth.solver.tuning import ANNEALING
 
-_LOGGER = logging.getLogger(__name__)
 _TIGHT_BUFFERINGS = tuple(Buffering(*pair) for pair in ANNEALING.tight_bufferings)
 
 
@@ -241,10 +237,10 @@ class Walk:
         self._arrays = order_arrays(table, schedule, headrooms, fusible)
         self._fusion_share = ANNEALING.fusion_share if any(fusible) else 0.0
         for rank in range(schedule.num_ranks):
-            kernel.update_links(self._arrays, rank)
-        self.value_us = self.best_us = kernel.time_orders(self._arrays)
-        self.fits = self.value_us != NONE and kernel.all_fit(self._arrays)
-        kernel.keep(self._arrays)
+            walk_kernel.update_links(self._arrays, rank)
+        self.value_us = self.best_us = time_kernel.time_orders(self._arrays)
+        self.fits = self.value_us != NONE and memory_kernel.all_fit(self._arrays)
+        time_kernel.keep(self._arrays)
         arrays = self._arrays
         self._best = BestPrograms(arrays.programs.copy(), arrays.ops.copy(), arrays.ranks.copy())
 
@@ -269,7 +265,7 @@ class Walk:
         """
         numbers = rng.random((num_moves, NUMBERS_PER_MOVE))
         shares = (self._fusion_share, ANNEALING.adjacent_share, ANNEALING.farthest)
-        self.value_us, self.best_us, num_made = kernel.walk(
+        self.value_us, self.best_us, num_made = walk_kernel.walk(
             self._arrays,
             self._best,
             self.value_us,
@@ -279,24 +275,3 @@ class Walk:
             numbers,
         )
         return num_made
-
-
-@cache
-def is_loadable() -> bool:
-    """Return True if compiled walks can be loaded; remove them if not, to be compiled anew."""
-    try:
-        compile_walk()
-    except Exception as error:  # Numba unpickles its files, which may raise anything
-        _LOGGER.warning("the compiled local search is damaged, and is left out once: %r", error)
-        kernel.remove_compiled()
-        return False
-    return True
-
-
-def compile_walk() -> None:
-    """Compile what walks need, by a short one; later ones find it on disk."""
-    costs = uniform_costs(2, forward_us=1, backward_input_us=1, backward_weight_us=1)
-    problem = Problem.linear(costs, 2)
-    found = Walk(OpTable(problem), serial_schedule(problem), [None, None], [True, True])
-    found.run(100, 1.0, 1.0, np.random.default_rng(0))
-    kernel.note_compiled()

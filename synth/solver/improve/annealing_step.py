@@ -4,7 +4,8 @@ import math
 from typing import ClassVar
 
 from synth.solver.evaluate.compiled import await_compiled
-from synth.solver.improve.annealing import Annealing, is_loadable
+from synth.solver.improve.annealing import Annealing
+from synth.solver.improve.compiled_kernels import is_loadable
 from synth.solver.improve.improver import SearchContext
 from synth.solver.options import Part
 from synth.solver.tuning import ANNEALING, SEARCH

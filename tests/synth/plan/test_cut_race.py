@@ -1,4 +1,4 @@
-"""Many cuts of one placement: list schedules on them, annealing in heats, one search at the end."""
+"""Many cuts: list schedules on them, annealing in heats, one search at the end."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -158,11 +158,12 @@ def test_the_best_order_recomputes_less_where_that_is_better() -> None:
         (None, True, 1, Partitioning.SEARCHED, True),
         ((0,), True, 1, Partitioning.SEARCHED, False),
         (None, False, 1, Partitioning.SEARCHED, False),
-        (None, True, 2, Partitioning.SEARCHED, False),
+        (None, True, 2, Partitioning.SEARCHED, True),
         (None, True, 1, Partitioning.EVEN, False),
+        ((), True, 2, Partitioning.EVEN, False),
     ],
 )
-def test_it_applies_to_one_placement_under_a_limit(
+def test_it_applies_to_searched_partitions_under_a_limit(
     choice: Choice, caps: bool, count: int, partitioning: Partitioning, applies: bool
 ) -> None:
     candidate = chosen(choice)
@@ -172,6 +173,76 @@ def test_it_applies_to_one_placement_under_a_limit(
     found = CutRace(race, options, options.clock())
     assert found.applies is applies
     assert not found.can_begin  # without a schedule
+
+
+def several(choice: Choice = ()) -> list[Candidate]:
+    """Three placements of the case, on their balanced partitions."""
+    names = ("linear", "v", "wave:2")
+    problems = (candidate_of(case_of_several_stages(6)._replace(placement=name)) for name in names)
+    profile = CASE.profile if choice is None else None
+    return [
+        Candidate(name, replace(one.problem, profile=profile), choice)
+        for name, one in zip(names, problems, strict=True)
+    ]
+
+
+def test_list_schedules_of_several_placements_are_on_more_cuts_of_better_ones() -> None:
+    race = Standings(several(), Partitioning.SEARCHED, 0.0)
+    trials = ListedTrials(
+        CASE.profile,
+        race,
+        lambda where: candidate_cuts(StageCostTable(CASE.profile), where.num_stages),
+    )
+    names: list[str] = []
+    for trial in trials.of_several(never, lambda _: None):
+        check(trial)
+        names.append(trial.name)
+        race.add(trial)
+    first_round = [name for name in names[:12] if names.count(name)]
+    assert {*first_round} == {"linear", "v", "wave:2"}
+    assert len({(one.name, one.problem.partition) for one in race.trials}) == len(names)
+
+
+def test_heats_of_several_placements_have_some_cuts_of_each() -> None:
+    race = Standings(several(), Partitioning.SEARCHED, 0.0)
+    for candidate in race.candidates:
+        trials = ListedTrials(
+            CASE.profile,
+            race,
+            lambda where: candidate_cuts(StageCostTable(CASE.profile), where.num_stages),
+        )
+        for trial in trials.of_one(candidate, never, never, lambda _: None):
+            race.add(trial)
+    options = counted(1)
+    runs = CutRace(race, options, options.clock())
+    for most in CUT_RACE.heats_of_several:
+        taken = runs._near(most)
+        most_of_each = -(-most * CUT_RACE.most_share_of_each // 1)
+        assert len(taken) <= most
+        for name in {one.name for one in taken}:
+            assert sum(one.name == name for one in taken) <= most_of_each
+        halves = [((one.value_us or 0) + one.lower_bound_us) / 2 for one in taken]
+        assert halves == sorted(halves)
+    before = race.best_us
+    runs.run(0.6, lambda _: None, lambda: None)
+    assert race.best_us is not None and before is not None and race.best_us < before
+    for trial in race.trials:
+        check(trial)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("choice", [(), None])
+def test_the_best_cut_of_each_of_several_placements_stays(choice: Choice) -> None:
+    candidates = several(choice)
+    answer = solve_best_of(candidates, CASE.profile, Partitioning.SEARCHED, counted(1))
+    best, *others = answer.trials
+    value_us = check(best)
+    assert answer.result.value_us == value_us
+    assert {one.name for one in answer.trials} >= {one.name for one in candidates}
+    assert all(value_us <= (one.value_us or value_us) for one in others)
+    assert answer.result.bound_scope == BoundScope.CANDIDATES
+    least = min(one.lower_bound_us for one in answer.trials if not one.is_impossible)
+    assert answer.result.lower_bound_us == min(least, value_us)
 
 
 def test_a_stop_ends_the_heats(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,13 +18,15 @@ from synth.schedule.placements import placement
 from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.verify import ScheduleError, verify
 from synth.search.outcome import StoppedBy
-from synth.solver.evaluate import walk_kernel
-from synth.solver.evaluate.compiled import kernel
+from synth.solver.evaluate import compiled as compiled_code
+from synth.solver.evaluate import memory_kernel, time_kernel, walk_kernel
+from synth.solver.evaluate.compiled import kernel_files
 from synth.solver.evaluate.evaluate import evaluate
 from synth.solver.evaluate.op_table import NONE, OpTable
 from synth.solver.evaluate.order_arrays import order_arrays, programs_of
-from synth.solver.improve import annealing
-from synth.solver.improve.annealing import Annealing, Walk, is_loadable
+from synth.solver.improve import compiled_kernels
+from synth.solver.improve.annealing import Annealing, Walk
+from synth.solver.improve.compiled_kernels import is_loadable
 from synth.solver.infeasibility import serial_schedule
 from synth.solver.instance.memory_models import relaxed_for_fusion, relaxed_memory
 from synth.solver.options import Part
@@ -80,8 +82,8 @@ def test_memory_and_value_are_those_of_verifier_and_simulator(seed: int) -> None
     table = OpTable(problem)
     arrays = order_arrays(table, schedule, [None] * problem.num_ranks, [True] * table.num_copies)
     for rank in range(problem.num_ranks):
-        kernel.update_links(arrays, rank)
-    value = kernel.time_orders(arrays)
+        walk_kernel.update_links(arrays, rank)
+    value = time_kernel.time_orders(arrays)
     assert programs_of(table, arrays.programs, arrays.ops, arrays.ranks) == schedule.programs
     try:
         lowered, timeline = verify(schedule, problem.costs)
@@ -91,7 +93,7 @@ def test_memory_and_value_are_those_of_verifier_and_simulator(seed: int) -> None
         return
     assert value == problem.objective.value_us(timeline)
     ranks = range(problem.num_ranks)
-    peaks = (kernel.peak_bytes(arrays, rank) + problem.static_bytes(rank) for rank in ranks)
+    peaks = (memory_kernel.peak_bytes(arrays, rank) + problem.static_bytes(rank) for rank in ranks)
     assert tuple(peaks) == peak_bytes(lowered)
 
 
@@ -147,10 +149,12 @@ def test_without_numba_the_same_code_runs_the_same_walk(
 
     compiled = best()
     with monkeypatch.context() as patch:
-        for name, function in vars(walk_kernel).items():
-            if hasattr(function, "py_func"):
-                patch.setattr(walk_kernel, name, function.py_func)
-                patch.setattr(kernel, name, function.py_func, raising=False)
+        for module in (time_kernel, memory_kernel, walk_kernel):
+            late = getattr(compiled_code, module.__name__.rpartition(".")[2])
+            for name, function in vars(module).items():
+                if hasattr(function, "py_func"):
+                    patch.setattr(module, name, function.py_func)
+                    patch.setattr(late, name, function.py_func, raising=False)
         assert best() == compiled
 
 
@@ -277,7 +281,7 @@ def least_peaks(problem: Problem, rank: int, is_fused: bool) -> dict[int, int]:
         arrays = order_arrays(
             table, schedule, [None] * problem.num_ranks, [True] * table.num_copies
         )
-        peak = kernel.peak_bytes(arrays, rank) + problem.static_bytes(rank)
+        peak = memory_kernel.peak_bytes(arrays, rank) + problem.static_bytes(rank)
         in_flight = most = 0
         for op in order:
             in_flight += {F: 1, B: -1, BW: -1}.get(op.kind, 0)
@@ -301,8 +305,10 @@ def test_a_damaged_file_of_compiled_code_is_removed_and_the_search_goes_on(
         raise UnpicklingError("pickle data was truncated")
 
     removed: list[bool] = []
-    monkeypatch.setattr(annealing, "compile_walk", damaged)
-    monkeypatch.setattr(kernel, "remove_compiled", lambda: removed.append(True), raising=False)
+    monkeypatch.setattr(compiled_kernels, "compile_kernels", damaged)
+    monkeypatch.setattr(
+        kernel_files, "remove_compiled", lambda: removed.append(True), raising=False
+    )
     is_loadable.cache_clear()
     try:
         found = solve(tight_problem(), counted(1))

@@ -1,0 +1,41 @@
+"""Compiling all kernels, and loading what was compiled before."""
+
+import logging
+from functools import cache
+
+import numpy as np
+
+from synth.costs.costs import uniform_costs
+from synth.solver.evaluate.compiled import kernel_files
+from synth.solver.evaluate.op_table import OpTable
+from synth.solver.improve.annealing import Walk
+from synth.solver.improve.compiled_lists import CompiledBuilder
+from synth.solver.improve.priority_rules import variants
+from synth.solver.infeasibility import serial_schedule
+from synth.solver.instance.memory_models import relaxed_memory
+from synth.solver.problem import Problem
+
+_LOGGER = logging.getLogger(__name__)
+
+
+@cache
+def is_loadable() -> bool:
+    """Return True if compiled kernels can be loaded; remove them if not, to be compiled anew."""
+    try:
+        compile_kernels()
+    except Exception as error:  # Numba unpickles its files, which may raise anything
+        _LOGGER.warning("the compiled local search is damaged, and is left out once: %r", error)
+        kernel_files.remove_compiled()
+        return False
+    return True
+
+
+def compile_kernels() -> None:
+    """Compile all kernels, by a short use of each; later ones find them on disk."""
+    costs = uniform_costs(2, forward_us=1, backward_input_us=1, backward_weight_us=1)
+    problem = Problem.linear(costs, 2)
+    found = Walk(OpTable(problem), serial_schedule(problem), [None, None], [True, True])
+    found.run(100, 1.0, 1.0, np.random.default_rng(0))
+    instance = relaxed_memory(problem)
+    CompiledBuilder(instance, problem.objective).best([next(variants(instance))], 1)
+    kernel_files.note_compiled()
