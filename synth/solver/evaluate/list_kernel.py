@@ -252,7 +252,7 @@ def _start(a: ListArrays, s: _State, copy: int, kind: int, now: int) -> None:
 
 @compiled
 def build(
-    a: ListArrays, rules: Ints, patience: Floats, most_ops: int
+    a: ListArrays, rules: Ints, patience: Floats, most_ops: int, interval: int
 ) -> tuple[Ints, Ints, Ints, Ints, bool]:
     """Schedule all ops by rules.
 
@@ -261,6 +261,7 @@ def build(
         rules: a row for each copy.
         patience: of each copy, in µs.
         most_ops: of a rank, F, B and W.
+        interval: between the first F's of two micro-batches, at least, in µs.
 
     Returns:
         The (copy, kind) of the ops by rank, the number of ops of each rank, where each rank starts
@@ -285,6 +286,8 @@ def build(
     for copy in range(num_copies):
         if a.copies[copy, ABOVE] == NONE:
             s.counts[copy, NUM_ACTS] = a.copies[copy, COUNT]
+            for number in range(a.copies[copy, COUNT]):
+                s.acts[copy, number] = number * interval
             _push(s, 0, a.copies[copy, RANK])
     while s.size[0] > 0:
         now, rank = _pop(s)

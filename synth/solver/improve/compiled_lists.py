@@ -10,8 +10,10 @@ from synth.solver.evaluate.compiled import list_kernel
 from synth.solver.evaluate.list_arrays import KINDS, list_arrays
 from synth.solver.evaluate.order_arrays import Ints
 from synth.solver.improve.priority_rules import PriorityRule
+from synth.solver.improve.uniform_intervals import intervals_us, least_us, uniform_rules
 from synth.solver.instance.instance import Instance, W
 from synth.solver.instance.timing import ScoredOrders
+from synth.solver.tuning import UNIFORM_INTERVALS
 
 
 class _Built(NamedTuple):
@@ -38,11 +40,25 @@ class CompiledBuilder:
             choices: in each the rules of all copies.
             most: the number of orders returned at most.
         """
-        built = (self._build(rules) for rules in choices)
-        found = sorted((one for one in built if one is not None), key=lambda one: one.value_us)
-        return [_scored(one) for one in found[:most]]
+        return _best((self._build(rules) for rules in choices), most)
 
-    def _build(self, rules: Sequence[PriorityRule]) -> _Built | None:
+    def best_at_uniform_intervals(self, most: int) -> list[ScoredOrders]:
+        """Return the best orders whose micro-batches begin at a uniform interval, best first.
+
+        Intervals grow until the last micro-batch begins after the end of the best orders.
+        """
+        found: list[_Built] = []
+        choices, best_us = uniform_rules(self.instance), None
+        for number, interval_us in enumerate(intervals_us(self.instance)):
+            is_late = best_us is not None and least_us(self.instance, interval_us) >= best_us
+            if is_late or number == UNIFORM_INTERVALS.most:
+                break
+            built = [self._build(rules, interval_us) for rules in choices]
+            found += [one for one in built if one is not None]
+            best_us = min((one.value_us for one in found), default=None)
+        return _best(found, most)
+
+    def _build(self, rules: Sequence[PriorityRule], interval_us: int = 0) -> _Built | None:
         """Schedule by rules; return None at a dead end."""
         instance = self.instance
         rows = [
@@ -57,6 +73,7 @@ class CompiledBuilder:
             np.array(rows, np.int64),
             np.array(patience_us, np.float64),
             self._most_ops,
+            interval_us,
         )
         if not is_whole:
             return None
@@ -65,6 +82,11 @@ class CompiledBuilder:
             for rank, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True))
         )
         return _Built(orders, lengths, self.objective.value_us(spans))
+
+
+def _best(built: Iterable[_Built | None], most: int) -> list[ScoredOrders]:
+    found = sorted((one for one in built if one is not None), key=lambda one: one.value_us)
+    return [_scored(one) for one in found[:most]]
 
 
 def _scored(built: _Built) -> ScoredOrders:

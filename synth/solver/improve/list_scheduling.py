@@ -51,18 +51,18 @@ class Builder:
             for rank in range(instance.num_ranks)
         ]
 
-    def build(self, rules: Sequence[PriorityRule]) -> ScoredOrders | None:
-        """Schedule by these rules.
+    def build(self, rules: Sequence[PriorityRule], interval_us: int = 0) -> ScoredOrders | None:
+        """Schedule by these rules, with the first F's of a copy of the stages at an interval.
 
         None if the time is up, or at a dead end, to which tight or unusual memory can lead.
         """
-        return _Greedy(self, rules).run()
+        return _Greedy(self, rules, interval_us).run()
 
 
 class _Greedy:
     """All ranks in one event loop; arrivals are known as soon as their op has started."""
 
-    def __init__(self, builder: Builder, rules: Sequence[PriorityRule]) -> None:
+    def __init__(self, builder: Builder, rules: Sequence[PriorityRule], interval_us: int) -> None:
         self.builder, self.rules = builder, rules
         self.instance = instance = builder.instance
         self.counts = [[0, 0, 0] for _ in instance.copies]
@@ -76,7 +76,7 @@ class _Greedy:
         self.events: list[tuple[int, int]] = []
         for index, copy in enumerate(instance.copies):
             if copy.above is None:
-                self.acts[index] = [0] * copy.num_micro_batches
+                self.acts[index] = [n * interval_us for n in range(copy.num_micro_batches)]
                 self.events.append((0, copy.rank))
 
     def run(self) -> ScoredOrders | None:

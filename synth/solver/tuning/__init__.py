@@ -22,6 +22,7 @@ from synth.solver.tuning.improve import (
     PUBLISHED,
     ROBUSTNESS,
     SHORT_INSTANCE,
+    UNIFORM_INTERVALS,
     WINDOWS,
 )
 from synth.solver.tuning.modulo import (
@@ -57,6 +58,7 @@ __all__ = [
     "SEVERAL_MICRO_BATCHES",
     "SHORT_INSTANCE",
     "STEADY_STATE",
+    "UNIFORM_INTERVALS",
     "WEIGHT_PASSING",
     "WINDOWS",
 ]

@@ -19,6 +19,19 @@ class PublishedTuning:
 
 
 @dataclass(frozen=True)
+class UniformIntervalsTuning:
+    """List schedules whose micro-batches begin at a uniform interval."""
+
+    # The first interval as a share of the busiest rank's work for a micro-batch, the ratio of one
+    # interval to the one before, and the number of intervals at most.
+    first: float = 0.7
+    ratio: float = 1.06
+    most: int = 80
+    # By rule: BW instead of B, the W's that may wait, and the patience before one of them.
+    rules: tuple[tuple[bool, int, float], ...] = ((True, 0, 0.0), (False, 0, 0.0), (False, 1, 0.5))
+
+
+@dataclass(frozen=True)
 class ListSchedulingTuning:
     """Effort of list scheduling, in ops placed, so that a search is repeatable."""
 
@@ -196,6 +209,7 @@ class RobustnessTuning:
 
 PUBLISHED = PublishedTuning()
 LIST_SCHEDULING = ListSchedulingTuning()
+UNIFORM_INTERVALS = UniformIntervalsTuning()
 ANNEALING = AnnealingTuning()
 EXTEND = ExtendTuning()
 SHORT_INSTANCE = ShortInstanceTuning()
