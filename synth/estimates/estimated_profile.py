@@ -221,9 +221,8 @@ class Estimator:
 
     def _listed(self) -> list[tuple[str, str]]:
         """The names of the layers, with the kinds that they share."""
-        dense = self.shape.dense_layers
         blocks = [
-            (f"block.{number}", "block" if number < dense else "moe_block")
+            (f"block.{number}", "block" if self.shape.is_dense(number) else "moe_block")
             for number in range(self.shape.layers)
         ]
         mtp = [(f"mtp.{number}", "mtp") for number in range(self.shape.mtp_layers)]

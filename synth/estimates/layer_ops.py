@@ -216,7 +216,7 @@ class LayerOps:
         queries, length = layout.seq_len / layout.context, layout.seq_len
         is_fused = self.software.attention is not AttentionKernel.UNFUSED
         near = min(shape.window, length) if shape.window else length
-        local = near - near**2 / (2 * length) if shape.window else length / 2
+        local = near / 2 if shape.chunked else near - near**2 / (2 * length)
         keys = shape.window_layers * local + (1 - shape.window_layers) * length / 2
         if not (is_fused and shape.causal):
             keys = length

@@ -306,7 +306,7 @@ class _PublishedRow(_Row):
             per_token=self.number("topk"),
             ffn=ffn,
             shared_ffn=shared * ffn,
-            first_layer=dense,
+            dense=tuple(range(dense)),
         )
 
     def layout(self) -> Layout:
