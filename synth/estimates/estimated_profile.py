@@ -38,7 +38,7 @@ DEFAULT_OPTIMIZER = OptimizerSpec.parse("adamw+master+float32-gradients")
 
 # Of steps of models with experts: the root mean square of the logarithms of estimate over measured
 # time, under the shipped factors, of 63 published runs (`python -m benchmarks.estimates`).
-_SCATTER_OF_EXPERTS = 0.32
+_SCATTER_OF_EXPERTS = 0.29
 
 # Of bytes: the largest error of the published peaks (`python -m benchmarks.estimates`), and of
 # other kinds of layouts, of which none is published, a guess.

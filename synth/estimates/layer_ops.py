@@ -275,7 +275,8 @@ class LayerOps:
         self._pointwise(work, 4 * moved, 4 * moved, 6)
         group = layout.group(layout.expert, 1, self.ranks_per_node)
         copies = experts.per_token if self.software.sends_once else 1
-        work.both([GroupExchange(ExchangeKind.ALL_TO_ALL, moved, *group, copies)] * 2)
+        shown = (1 - self.software.hidden_experts) * moved
+        work.both([GroupExchange(ExchangeKind.ALL_TO_ALL, shown, *group, copies)] * 2)
 
     def _tensor_exchange(self, work: Work) -> None:
         """The exchanges of tensor parallelism before and after a pair of matrices."""

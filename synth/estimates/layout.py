@@ -72,6 +72,7 @@ class Software(Record):
         waits_for_sends: interleaved 1F1B waits for its transfers between stages.
         sends_once: a token is sent once to each rank that has experts for it, as by DeepEP; else
             once for each expert.
+        hidden_experts: share of the exchange of experts that compute of another micro-batch hides.
         stops_early: a layer is recomputed up to the last result that B needs, as PyTorch's
             checkpoints without re-entrance are.
         host_us: that the host takes to launch F and B of a layer with experts, one after another;
@@ -87,6 +88,7 @@ class Software(Record):
     waits_for_sends: bool = False
     stops_early: bool = False
     sends_once: bool = False
+    hidden_experts: float = Field(default=0.0, ge=0, le=1)
     host_us: float = Field(default=0.0, ge=0, le=1e6)
 
 
