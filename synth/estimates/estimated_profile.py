@@ -281,7 +281,7 @@ class Estimator:
             time_us={op: Timing.exactly(us) for op, us in times.items()},
             parameter_bytes=states.parameter_bytes,
             gradient_bytes=states.gradient_bytes,
-            optimizer_bytes=states.optimizer_bytes,
+            optimizer_bytes=states.optimizer_bytes + states.cast_bytes,
             output_bytes=passed,
             saved_bytes=round(held.saved),
             saved_w_bytes=round(held.saved_for_w),

@@ -33,7 +33,11 @@ SOFTWARE = {
     # Keys and values are repeated before attention, and gathered before it begins (its default
     # `context_parallel_rotate_method`).
     "torchtitan": Software(
-        attention=AttentionKernel.FLASH2, shown_context=1.0, repeats_keys=True, stops_early=True
+        attention=AttentionKernel.FLASH2,
+        shown_context=1.0,
+        repeats_keys=True,
+        stops_early=True,
+        saves_casts=False,
     ),
     # Its recipes have `activation_checkpointing_reentrant: false`.
     "llm-foundry": Software(attention=AttentionKernel.FLASH1, traffic=1.5, stops_early=True),

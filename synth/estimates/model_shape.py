@@ -126,14 +126,19 @@ class ModelShape(Record):
         norms = 2 * self.head_dim if self.head_norms else 0
         return self.attention_elements + biases + (self.hidden if self.biases else 0) + norms
 
+    def wide_parameters(self, *, dense: bool) -> int:
+        """Of a layer, those of norms and of the router, which are never in narrow dtypes."""
+        found = self.norms * self.norm_parameters + self.further
+        if self.experts is not None and not dense:
+            found += self.hidden * self.experts.count + self.experts.further
+        return found
+
     def replicated_parameters(self, *, dense: bool) -> int:
         """Of a layer, those that every rank of tensor parallelism has whole.
 
         Norms, the router, and the down projections of latent attention.
         """
-        found = self.norms * self.norm_parameters + self.further
-        if self.experts is not None and not dense:
-            found += self.hidden * self.experts.count + self.experts.further
+        found = self.wide_parameters(dense=dense)
         if (latent := self.latent) is not None:
             rank, key_value = latent.query_rank, latent.key_value_rank
             found += rank * (self.hidden + 1) + self.hidden * (key_value + latent.rope) + key_value
