@@ -197,6 +197,14 @@ class ModelShape(Record):
             + self.head_parameters
         )
 
+    @property
+    def parameters_of_a_token(self) -> int:
+        """Of those, without the experts that a token does not go through."""
+        if (experts := self.experts) is None:
+            return self.parameters
+        idle = (experts.count - experts.per_token) * self.mlp_parameters(experts.ffn)
+        return self.parameters - (self.layers - self.dense_layers) * idle
+
 
 def gpt(
     name: str, *, layers: int, hidden: int, heads: int, vocab: int, positions: int = 0
