@@ -12,7 +12,7 @@ from synth.errors import SynthError
 from synth.estimates.calibration import factors_of
 from synth.estimates.collectives import collective_us, neighbour_link
 from synth.estimates.device import Device
-from synth.estimates.factors import KINDS, SOFTWARE, Factors, software_of
+from synth.estimates.factors import KINDS, SCATTER_OF_EXPERTS, SOFTWARE, Factors, software_of
 from synth.estimates.layer_ops import LayerOps
 from synth.estimates.layout import Layout, Precision, Recompute, Sharding, Software
 from synth.estimates.memory import ActivationBytes, MemoryOf, States
@@ -35,10 +35,6 @@ from synth.records.record import describe
 NAMED_SOFTWARE = "megatron"
 
 DEFAULT_OPTIMIZER = OptimizerSpec.parse("adamw+master+float32-gradients")
-
-# Of steps of models with experts: the root mean square of the logarithms of estimate over measured
-# time, under the shipped factors, of 63 published runs (`python -m benchmarks.estimates`).
-_SCATTER_OF_EXPERTS = 0.29
 
 # Of bytes: the largest error of the published peaks (`python -m benchmarks.estimates`), and of
 # other kinds of layouts, of which none is published, a guess.
@@ -191,7 +187,7 @@ class Estimator:
         shares = (totals.matmul_us, totals.memory_us, totals.communication_us)
         times = [value * us for value, us in zip(self.factors.values, shares, strict=True)]
         whole = sum(times) or 1.0
-        least = 0.0 if self.shape.experts is None else _SCATTER_OF_EXPERTS
+        least = 0.0 if self.shape.experts is None else SCATTER_OF_EXPERTS
         listed = zip(KINDS, self.factors.values, self.factors.deviations, times, strict=True)
         return Estimate(
             factors={
