@@ -1,5 +1,6 @@
 """Published runs as their sources describe them, beside their estimates."""
 
+from pathlib import Path
 from statistics import median
 
 import pytest
@@ -63,3 +64,10 @@ def test_automodels_recipes_explain_its_steps_without_a_fit() -> None:
     assert len(runs) == 5
     assert run_of_row(120).step.estimator.layout.expert == 64
     assert median(abs(run.step.us() / run.measured_us - 1) for run in runs) < 0.1
+
+
+def test_the_notes_count_the_runs_and_their_sources() -> None:
+    notes = (Path(__file__).resolve().parents[3] / "notes" / "estimates.md").read_text("utf-8")
+    runs = published_runs()
+    sources = len({run.stack for run in runs})
+    assert f"steps that {sources} sources have published: {len(runs)} runs," in notes
