@@ -15,9 +15,9 @@ def work(request: EstimateRequest) -> None:
     """Compute the profile of a model on a device that need not be there."""
     request.check_files()
     estimator = estimator_of(request.arguments)
-    talk(_described(estimator.shape, estimator.layout))
     command = shlex.join(("synth", *sys.argv[1:]))
     profile = estimator.profile(name=request.name, command=command, variants=True)
+    talk(_described(estimator.shape, estimator.layout))
     if request.output is not None:
         profile.save(request.output)
     if request.format == Format.JSON:
