@@ -305,6 +305,7 @@ KINDS: dict[str, Callable[[ConfigValues], dict[str, Any]]] = {
     "qwen3_moe": _qwen3_moe,
     "deepseek_v2": _deepseek,
     "deepseek_v3": _deepseek,
+    "kimi_k2": _deepseek,
     "bert": _bert,
     "gpt2": _gpt2,
     "bloom": _bloom,

@@ -69,12 +69,8 @@ def completed(values: Mapping[str, Any], given: ConfigValues) -> dict[str, Any]:
 
 def _config(values: Mapping[str, Any], given: ConfigValues) -> Any:
     """Return the config of the language model as transformers reads it."""
-    require(
-        "hf",
-        ("torch", "transformers"),
-        f"{given.source} leaves out what only the library of "
-        f"{given.kind} models says: to estimate it synth needs",
-    )
+    purpose = f"{given.source} is of a {given.kind} model, and to read its layers synth needs"
+    require("hf", ("torch", "transformers"), purpose)
     from transformers import CONFIG_MAPPING
 
     parts = (values, values.get("text_config") or {})

@@ -142,7 +142,10 @@ def test_without_transformers_the_error_says_how_to_get_it(monkeypatch: pytest.M
         raise MissingExtra(f"{purpose} {packages[-1]}; {extra}")
 
     monkeypatch.setattr(module_shape, "require", missing)
-    with pytest.raises(MissingExtra, match=r"this leaves out what .* needs transformers; hf"):
+    with pytest.raises(
+        MissingExtra,
+        match="is of a cohere model, and to read its layers synth needs transformers; hf",
+    ):
         shape_of(config("cohere"), "this")
 
 
