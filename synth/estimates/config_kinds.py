@@ -233,17 +233,71 @@ def _deepseek(given: ConfigValues) -> dict[str, Any]:
         rope=given.number("qk_rope_head_dim"),
         value=given.number("v_head_dim"),
     )
+    mtp = given.number("num_nextn_predict_layers", default=0)
+    experts = _experts_of_deepseek(given)
+    return _decoder(given) | {"latent": latent, "experts": experts, "mtp_layers": mtp}
+
+
+def _experts_of_deepseek(given: ConfigValues, shared: int = 0) -> Experts:
+    """Dense layers first; `shared` experts of each token if a config has no number of them."""
     width = given.number("moe_intermediate_size")
     first = given.number("first_k_dense_replace", default=0)
-    experts = Experts(
+    return Experts(
         count=given.number("n_routed_experts"),
         per_token=given.number("num_experts_per_tok"),
         ffn=width,
-        shared_ffn=width * given.number("n_shared_experts", default=0),
+        shared_ffn=width * given.number("n_shared_experts", default=shared),
         dense=tuple(range(min(first, given.number("num_hidden_layers")))),
     )
-    mtp = given.number("num_nextn_predict_layers", default=0)
-    return _decoder(given) | {"latent": latent, "experts": experts, "mtp_layers": mtp}
+
+
+def _glm4_moe(given: ConfigValues) -> dict[str, Any]:
+    """As DeepSeek-V3's layers, with attention of grouped heads."""
+    return _decoder(given) | {
+        "experts": _experts_of_deepseek(given, shared=1),
+        "head_norms": given.flag("use_qk_norm"),
+        "mtp_layers": given.number("num_nextn_predict_layers", default=0),
+    }
+
+
+def _cohere(given: ConfigValues) -> dict[str, Any]:
+    """Attention and MLP beside each other behind one norm."""
+    sizes = _llama(given)
+    sizes["further"] += _olmo2(given)["further"] if given.flag("use_qk_norm") else 0
+    return sizes | {"norms": 1, "tied": given.flag("tie_word_embeddings", True)}
+
+
+def _olmo(given: ConfigValues) -> dict[str, Any]:
+    """Norms without parameters."""
+    return _llama(given) | {"norm_vectors": 0}
+
+
+def _gptj(given: ConfigValues) -> dict[str, Any]:
+    """One norm; the MLP, norms and the head have biases, and attention has rotary embeddings."""
+    sizes = _gpt2(given) | {"positions": 0, "norms": 1, "norm_vectors": 2}
+    return sizes | {
+        "biases": False,
+        "mlp_biases": True,
+        "further_ends": sizes["vocab"],
+        "tied": given.flag("tie_word_embeddings"),
+        "dropout": given.is_above_zero("resid_pdrop", "attn_pdrop"),
+    }
+
+
+def _mpt(given: ConfigValues) -> dict[str, Any]:
+    """No biases, and no embeddings of positions; transformers has no other width than 4h."""
+    hidden, heads = given.number("d_model"), given.number("n_heads")
+    return {
+        "layers": given.number("n_layers"),
+        "hidden": hidden,
+        "ffn": 4 * hidden,
+        "heads": heads,
+        "kv_heads": heads,
+        "head_dim": given.share(hidden, "d_model", heads, "n_heads"),
+        "vocab": given.number("vocab_size"),
+        "gated": False,
+        "tied": given.flag("tie_word_embeddings", True),
+    }
 
 
 def _gpt2(given: ConfigValues) -> dict[str, Any]:
@@ -306,6 +360,11 @@ KINDS: dict[str, Callable[[ConfigValues], dict[str, Any]]] = {
     "deepseek_v2": _deepseek,
     "deepseek_v3": _deepseek,
     "kimi_k2": _deepseek,
+    "cohere": _cohere,
+    "glm4_moe": _glm4_moe,
+    "gptj": _gptj,
+    "mpt": _mpt,
+    "olmo": _olmo,
     "bert": _bert,
     "gpt2": _gpt2,
     "bloom": _bloom,
