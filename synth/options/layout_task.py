@@ -146,7 +146,9 @@ def _device(given: LayoutArguments) -> Device:
     if (asked := _gpus_per_node(given)) is not None:
         device = device.replace(ranks_per_node=asked)
     node = device.ranks_per_node
-    if given.gpus <= node or given.gpus % node == 0:
+    if given.gpus <= node:
+        return device.replace(ranks_per_node=given.gpus)
+    if given.gpus % node == 0:
         return device
     used = max(size for size in range(1, node + 1) if given.gpus % size == 0)
     # Racks are larger than what runs take of them, and nodes are taken whole.

@@ -36,6 +36,7 @@ from synth.options.weights import (
     with_weights,
 )
 from synth.plan.choose.candidates import Candidate, OnStandings, Partitioning, Ranking
+from synth.plan.choose.with_pairs import PublishedPairs, search_beside_pairs
 from synth.plan.memory_curve.least_cap_search import LeastForTime
 from synth.plan.memory_curve.steady_cap import LeastWithoutBubble
 from synth.plan.memory_curve.target import NOT_REPEATABLE, TimeTarget
@@ -80,6 +81,20 @@ class SolveTask(NamedTuple):
         """True if there are several candidates, possible or not."""
         return len(self.space.names) + len(self.refusals) > 1
 
+    @property
+    def pairs(self) -> PublishedPairs | None:
+        """The published schedules with F and BW at once that are candidates; None: there are none.
+
+        Such a schedule keeps its weights on their ranks, and is of one pipeline.
+        """
+        request, space = self.request, self.space
+        is_asked = request.profile.has_pairs and request.allowed.runs_pairs
+        if not is_asked or request.num_pipelines > 1:
+            return None
+        if not isinstance(space, OneCandidate | Placements):
+            return None
+        return PublishedPairs(space.all_candidates, request.as_run, request.partitioning)
+
     def search(
         self,
         on_improvement: OnImprovement | None,
@@ -87,7 +102,11 @@ class SolveTask(NamedTuple):
         on_standings: OnStandings = lambda _: None,
     ) -> Ranking:
         """Find the best schedule; see `SearchSpace.search`."""
-        return self.space.search(self.request.options, on_improvement, stop, on_standings)
+        options, pairs = self.request.options, self.pairs
+        if pairs is None:
+            return self.space.search(options, on_improvement, stop, on_standings)
+        given = options, on_improvement, stop, on_standings
+        return search_beside_pairs(pairs, self.space.search, *given)
 
 
 def read_solve(given: SolveArguments) -> SolveTask:

@@ -21,6 +21,7 @@ from synth.families import (
     searches,
 )
 from synth.plan.partition.balance import balance
+from synth.plan.partition.divided import as_parts, partitions
 from synth.profile import Profile
 from synth.report.chart.chart import Chart
 from synth.report.html.page import chart_data
@@ -177,8 +178,12 @@ class Drawings:
         self._limits.check_size(where, setting.micro_batches, is_timed=reads_times(name))
         memory = setting.arguments(profile, self._limits).memory
         caps = memory.limits(where.num_ranks, profile).caps_bytes
-        sizes = self._sizes(setting, profile, where, caps)
-        costs = partition_costs(profile, sizes, where.ranks)
+        parts = as_parts(profile, name, setting.ranks)
+        if parts is profile:
+            sizes = self._sizes(setting, profile, where, caps)
+        else:
+            sizes = partitions(parts, setting.ranks)[0]
+        costs = partition_costs(parts, sizes, where.ranks)
         schedule = generate(
             name, setting.ranks, setting.micro_batches, costs=costs, caps_bytes=caps
         )

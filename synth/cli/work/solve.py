@@ -39,10 +39,15 @@ def _announce(asked: SolveTask) -> None:
         announce(asked.request)
     for name, why in asked.refusals.items():
         talk(f"not {name}: {why}")
-    if asked.request.profile.has_pairs:
+    if asked.pairs is not None:
         talk(
-            "note: the profile has times of F and BW at once, which no search uses; synth compare "
-            "lists published schedules that do"
+            "note: published schedules whose F and BW run at once are tried first; the search "
+            "orders ops that run one after the other"
+        )
+    elif asked.request.profile.has_pairs:
+        talk(
+            "note: the profile has times of F and BW at once, which this search does not use; "
+            "synth compare lists published schedules that do"
         )
 
 

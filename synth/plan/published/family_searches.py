@@ -6,6 +6,7 @@ from synth.costs.costs import Costs
 from synth.families import generate, reads_times
 from synth.plan.partition.balance import balance, starting_cuts
 from synth.plan.partition.candidates import equal_cuts
+from synth.plan.partition.divided import as_parts, partitions
 from synth.plan.partition.unequal_ranks import UnequalRanks
 from synth.plan.published.best_variant import BestVariant, PublishedFamily
 from synth.plan.published.order_scores import Judge
@@ -79,12 +80,14 @@ class FamilySearches:
             self.num_ops += num_ops
             return not self.goes_on(self.num_ops) and self.should_stop()
 
+        parts = as_parts(self.profile, name, where.num_ranks)
+        is_whole = parts is self.profile
         return BestVariant(
             PublishedFamily(where, self.num_micro_batches, make, reads_times(name), self.menu),
-            self.costs.on(where),
+            (self.costs if is_whole else VariantCosts(parts)).on(where),
             self.judge,
-            self.cuts(where),
-            is_local=self.is_free,
+            self.cuts(where) if is_whole else partitions(parts, where.num_ranks),
+            is_local=self.is_free and is_whole,
             should_stop=should_stop,
         )
 

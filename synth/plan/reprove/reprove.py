@@ -4,8 +4,8 @@ A certificate in the plan names the prover and its models. Only these are solved
 (`synth.solver.bounds.recheck`), and nothing in it is trusted. Without one all provers run.
 The scope of the bound decides how it is proven:
 
-    not searched      the largest work of a rank, of schedules with the same ops, in which every F
-                      runs at once with a BW if one does
+    not searched, or  the largest work of a rank, of schedules with the same ops, in which every F
+    F and BW at once  runs at once with a BW if one does
     weight passing    closed forms over all schedules with the same kind of weight passing
     without a flush   bounds of all orders with such versions
     data parallel     one of the pipelines that share optimizer state, as below
@@ -108,7 +108,7 @@ class _Reproving:
 
     def run(self) -> Reproof:
         """Prove the claim with the prover of its kind."""
-        if self.plan.claim.stopped_by == NOT_SEARCHED:
+        if self.plan.claim.stopped_by == NOT_SEARCHED or self.schedule.overlapped:
             return self._of_same_ops()
         if self.schedule.weights is not None or one_pipeline(self.plan) is not None:
             return self._of_weight_passing()

@@ -4,11 +4,12 @@ import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import Field, PositiveInt, model_validator
 
 from synth.costs.costs import Costs
+from synth.costs.divided_vocabulary import divided_vocabulary
 from synth.costs.partition_costs import partition_costs
 from synth.costs.recomputation import FULL, Recomputation
 from synth.costs.recomputed_layers import recomputing
@@ -37,6 +38,7 @@ from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import ScheduleError, verify
+from synth.schedule.verify_vocabulary import check_executable
 from synth.system.display import Displayed
 from synth.units import format_bytes, format_us, shown
 
@@ -57,11 +59,12 @@ class Plan(Displayed, FileRecord):
     ranks of backwards, and the gradients that B computes itself, version 10 the gradients of
     outputs, which frozen layers do not get, version 11 tied parameters of several stages, version
     12 ranks that are groups of devices, and the policies under which layers are recomputed in
-    part, version 13 F and BW of two micro-batches that run at once (`&` between two ops).
+    part, version 13 F and BW of two micro-batches that run at once (`&` between two ops), version
+    14 a vocabulary that is divided over all ranks.
     """
 
     FORMAT: ClassVar[str] = "synth-schedule"
-    VERSION: ClassVar[int] = 13
+    VERSION: ClassVar[int] = 14
     OF_FILE: ClassVar[tuple[str, ...]] = (*FileRecord.OF_FILE, FINGERPRINT)
     SINCE: ClassVar[Mapping[str, int]] = {
         FINGERPRINT: 3,
@@ -78,6 +81,7 @@ class Plan(Displayed, FileRecord):
         "recompute_policies": 12,
         "workload.group": 12,
         "costs.stages.hidden_us": 13,
+        "vocabulary": 14,
     }
     MADE_BY: ClassVar[tuple[str, ...]] = ("synth solve",)
 
@@ -111,6 +115,11 @@ class Plan(Displayed, FileRecord):
     )
     versions: Versions | None = Field(
         default=None, description="updates within the plan; None: one, at its end"
+    )
+    vocabulary: Literal[1, 2] | None = Field(
+        default=None,
+        description="the barriers of an embedding and a head that are divided over all ranks, as "
+        "layers of their own; None: they are whole",
     )
     num_micro_batches: PositiveCount
     caps_bytes: tuple[_Cap, ...] | None = None
@@ -175,7 +184,7 @@ class Plan(Displayed, FileRecord):
 
         Args:
             profile: the measured costs of the layers.
-            sizes: layers per stage.
+            sizes: layers per stage; of a divided vocabulary each part is a layer and a stage.
             schedule: an order for these stages.
             claim: its times, peaks and bound; None: those that the simulation shows.
             caps_bytes: the memory limit of each rank.
@@ -187,11 +196,14 @@ class Plan(Displayed, FileRecord):
             ScheduleError: there is no claim, and the schedule cannot run; or it is too long.
         """
         ranks = schedule.placement.ranks
+        fingerprint = profile.fingerprint()
+        if schedule.vocabulary:
+            profile = divided_vocabulary(profile, schedule.num_ranks, schedule.vocabulary)
         costs = partition_costs(recomputing(profile, recomputed_layers), sizes, ranks)
         return cls(
             name=schedule.name,
             profile_name=profile.name,
-            profile_fingerprint=profile.fingerprint(),
+            profile_fingerprint=fingerprint,
             device=profile.provenance.device,
             conditions=profile.provenance.conditions,
             workload=profile.workload,
@@ -208,6 +220,7 @@ class Plan(Displayed, FileRecord):
             eager=schedule.eager,
             weights=Weights.of(schedule.weights),
             versions=Versions.of(schedule.versions),
+            vocabulary=schedule.vocabulary or None,
             num_micro_batches=schedule.num_micro_batches,
             caps_bytes=caps_bytes,
             costs=costs,
@@ -249,6 +262,14 @@ class Plan(Displayed, FileRecord):
         named = self.recompute_policies or {}
         return Recomputation(whole | {place: how for how, at in named.items() for place in at})
 
+    def check_executable(self) -> None:
+        """Refuse what only other programs execute.
+
+        Raises:
+            SynthError: names it.
+        """
+        check_executable(self.name, self.vocabulary or 0)
+
     def mesh(self, data_parallel: int | None = None) -> Mesh:
         """Return the processes that run it.
 
@@ -256,8 +277,10 @@ class Plan(Displayed, FileRecord):
             data_parallel: the pipelines side by side; None: as many as the plan counts on.
 
         Raises:
-            SynthError: its ranks have devices that no process of synth stands for.
+            SynthError: its ranks have devices that no process of synth stands for, or it is not
+                executable.
         """
+        self.check_executable()
         return Mesh.of(self.workload.group, self.num_ranks, data_parallel)
 
     def layers_of(self, stage: int) -> range:
@@ -274,8 +297,10 @@ class Plan(Displayed, FileRecord):
                 `recomputed_layers` are to be wrapped in activation checkpointing by the caller.
 
         Raises:
-            SynthError: the plan has no such rank, or another number of layers; layers is no list.
+            SynthError: the plan has no such rank, or another number of layers; layers is no list;
+                or it is not executable.
         """
+        self.check_executable()
         if not (isinstance(rank, Integral) and 0 <= rank < self.num_ranks):
             raise SynthError(
                 f"plan {self.name!r} has ranks 0 to {self.num_ranks - 1}; rank {rank!r:.40} was "
@@ -313,6 +338,7 @@ class Plan(Displayed, FileRecord):
             None if self.weights is None else self.weights.flow(),
             None if self.versions is None else self.versions.rule(),
             overlapped,
+            self.vocabulary or 0,
         )
 
     def check(self) -> tuple[Lowered, Timeline]:
@@ -405,4 +431,6 @@ def schedule_fingerprint(schedule: Schedule) -> str:
     lines = [repr(rules), *programs]
     if schedule.versions is not None:
         lines.append(repr(schedule.versions))
+    if schedule.vocabulary:
+        lines.append(f"vocabulary {schedule.vocabulary}")
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]

@@ -26,7 +26,7 @@ _BODY = re.compile(r"\[([^\[\]]*)\]\*([1-9][0-9]{0,8})\+([1-9][0-9]{0,5})/([0-9]
 
 # What runs at once are two tokens.
 _TOKEN = re.compile(r"[^\s&]+")
-_AT_ONCE = "&"
+AT_ONCE = "&"
 
 # The most micro-batches of a body. Searched orders repeat after fewer, and so do published ones
 # whose updates take no more.
@@ -75,7 +75,7 @@ def program_text(program: Sequence[Op], overlapped: Set[Op] = frozenset()) -> st
     """Write a rank's ops one by one; `overlapped` run at once with the op behind them."""
     if not overlapped:
         return " ".join(map(str, program))
-    ends = (_AT_ONCE if op in overlapped else " " for op in program)
+    ends = (AT_ONCE if op in overlapped else " " for op in program)
     return "".join(f"{op}{end}" for op, end in zip(program, ends, strict=True)).removesuffix(" ")
 
 
@@ -216,7 +216,7 @@ def _parsed(rank: int, place: int, text: str) -> Iterator[_Read]:
                 f"looks like [F0.1 BW0.0 STEP0]*47+1/1 (ops, repetitions, and the numbers by which "
                 f"micro-batches and updates grow)"
             )
-        parts = token.split(_AT_ONCE)
+        parts = token.split(AT_ONCE)
         for number, part in enumerate(parts, 1):
             if not part:
                 raise ScheduleError(

@@ -115,6 +115,7 @@ class Lowered:
             self.arrays.saved_modes,
             None if found is None else self._accesses(found),
             one_update=self.versions is None,
+            barriers=self.schedule.vocabulary,
         )
 
     @property
@@ -285,6 +286,7 @@ def lower_arrays(arrays: OpArrays, costs: Costs, *, synchronous_step: bool = Fal
         schedule.num_micro_batches,
         is_plain=arrays.is_plain,
         one_update=schedule.versions is None,
+        barriers=schedule.vocabulary,
     )
     visits = None if schedule.weights is None else find_visits(arrays, schedule.weights)
     versions = None if schedule.versions is None else find_versions(arrays, schedule.versions)
