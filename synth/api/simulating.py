@@ -11,10 +11,10 @@ from synth.errors import SynthError
 from synth.families import family_placement, generate
 from synth.objective import Objective
 from synth.options.arguments.groups import MemoryArguments, RankHardwareArguments
-from synth.options.problem_arguments import sizes_on
 from synth.options.values import AUTO, Count, Partition, ProfileSource
 from synth.plan.partition.balance import balance
 from synth.plan.partition.divided import as_parts, partitions
+from synth.plan.problem_arguments import sizes_on
 from synth.records.command_option import from_values, not_understood
 from synth.records.record import Record
 from synth.schedule.files.plan_file import Plan

@@ -23,6 +23,7 @@ from synth.options.arguments.solve import LimitOrLeast, SolveArguments
 from synth.options.memory_limit import MemoryLimit, read_limit
 from synth.options.solve_task import read_solve
 from synth.options.values import LEAST
+from synth.plan.choose.candidates import SearchWatch
 from synth.plan.runtimes import Runtime
 from synth.profile.optimizer import OptimizerSpec
 from synth.system.messages import silenced
@@ -102,9 +103,8 @@ class LayoutTask(NamedTuple):
         )
         with silenced():
             asked = read_solve(given)
-        result = asked.space.search(
-            replace(asked.request.options, time_limit_s=limit_s), None, stop
-        ).result
+        options = replace(asked.request.options, time_limit_s=limit_s)
+        result = asked.space.search(options, SearchWatch(None, stop)).result
         if result.schedule is None or result.peak_bytes is None:
             return None
         is_of_all = result.bound_scope == BoundScope.ALL

@@ -6,7 +6,8 @@ from functools import cached_property
 import numpy as np
 
 from synth.op_kinds import OpKind
-from synth.schedule.lowering.lower import Edges, Lowered
+from synth.schedule.lowering.edges import Edges
+from synth.schedule.lowering.lower import Lowered
 
 
 class DeadlockError(Exception):

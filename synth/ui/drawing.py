@@ -27,8 +27,8 @@ from synth.report.chart.chart import Chart
 from synth.report.html.page import chart_data
 from synth.schedule.error import ScheduleError
 from synth.schedule.files.claim import Claim
-from synth.schedule.files.plan_file import Plan, program_lines
-from synth.schedule.files.program_text import check_size, num_ops, parse_programs
+from synth.schedule.files.plan_file import Plan
+from synth.schedule.files.program_text import check_size, num_ops, parse_programs, program_lines
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.placements import placement, usual

@@ -7,14 +7,13 @@ ends once a bound proves that it cannot. The bound of such an answer is that of 
 same ops (`Timeline.least_us`).
 """
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 from synth.errors import SynthError
 from synth.families import generate, names_on, overlapping
-from synth.plan.choose.candidates import Candidate, OnStandings, Partitioning, Ranking, Trial
+from synth.plan.choose.candidates import Candidate, Partitioning, Ranking, SearchWatch, Trial
 from synth.plan.choose.published_cuts import baseline_of
 from synth.plan.partition.bounds import with_partition
 from synth.plan.published.best_variant import PublishedVariant
@@ -31,13 +30,9 @@ from synth.solver.evaluate.evaluate import EvaluatedSchedule, evaluate
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Baseline, Incumbent, judged_result
-from synth.solver.search_state import OnImprovement
 
 # Searches for orders without pairs; as `SearchSpace.search`.
-Search = Callable[
-    [SolveOptions, OnImprovement | None, threading.Event, OnStandings],
-    Ranking,
-]
+Search = Callable[[SolveOptions, SearchWatch], Ranking]
 
 _ENDED = (StoppedBy.OPTIMAL, StoppedBy.GAP, StoppedBy.NOTHING_BETTER)
 
@@ -156,9 +151,7 @@ def search_beside_pairs(
     pairs: PublishedPairs,
     search: Search,
     options: SolveOptions,
-    on_improvement: OnImprovement | None,
-    stop: threading.Event,
-    on_standings: OnStandings,
+    watch: SearchWatch,
 ) -> Ranking:
     """Judge published schedules with pairs, then search for a better order without.
 
@@ -166,6 +159,7 @@ def search_beside_pairs(
         pairs: the published schedules, not yet judged.
         search: the search for orders; the other arguments are those of it.
     """
+    on_improvement, stop, on_standings = watch
     clock = options.clock(stop)
     for trial in pairs.judge(clock.deadline(RACE.pairs_share_of_limit * options.time_limit_s)):
         assert trial.found is not None
@@ -174,7 +168,7 @@ def search_beside_pairs(
             on_improvement(incumbent)
     best = pairs.best
     if best is None:
-        return _with_rows(search(options, on_improvement, stop, on_standings), pairs.rows)
+        return _with_rows(search(options, watch), pairs.rows)
     least_us = rank_key(best.value_us)[1]
     enough = ConditionalStop[Incumbent](stop, lambda one: one.lower_bound_us >= least_us)
 
@@ -188,7 +182,7 @@ def search_beside_pairs(
 
     best.published = tuple(pairs.rows)
     rest = replace(options, time_limit_s=max(0.0, clock.left_s()))
-    others = _with_rows(search(rest, tell, enough, tell_standings), pairs.rows)
+    others = _with_rows(search(rest, SearchWatch(tell, enough, tell_standings)), pairs.rows)
     return _merged(best, others, pairs.candidates[0], options, clock)
 
 

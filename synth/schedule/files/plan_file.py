@@ -1,9 +1,7 @@
 """The plan file: one portable JSON with the schedule, its costs, the workload and the claim."""
 
-import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from numbers import Integral
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import Field, PositiveInt, model_validator
@@ -20,17 +18,14 @@ from synth.profile.mesh import Mesh
 from synth.profile.model_flops import ModelFlops
 from synth.profile.workload import Workload
 from synth.records.field_types import PlainText, PositiveCount, StrictCount
-from synth.records.record import FileRecord, is_stream
-from synth.records.safe_read import parse_json, read_bytes
+from synth.records.record import FileRecord
 from synth.schedule.files.claim import Claim
 from synth.schedule.files.fingerprint import KEY as FINGERPRINT
 from synth.schedule.files.fingerprint import Fingerprint
 from synth.schedule.files.program_text import (
-    MOST_OPS,
     check_size,
     parse_programs,
-    program_text,
-    repeating_text,
+    program_lines,
 )
 from synth.schedule.files.weight_records import Versions, Weights
 from synth.schedule.lowering.lower import Lowered
@@ -374,63 +369,3 @@ class Plan(Displayed, FileRecord):
             )
         if limit == "none" and self.caps_bytes is not None and "target" not in self.arguments:
             raise ScheduleError("the request has no memory limit, and the plan has caps_bytes")
-
-
-def check_replaceable(path: Path | None) -> None:
-    """Refuse to overwrite a file that is not a plan, if a path is given.
-
-    A plan of any version may be replaced, and so may an empty file.
-
-    Raises:
-        SynthError: the file is something else, or cannot be read.
-    """
-    if path is None or is_stream(path) or not path.is_file() or path.stat().st_size == 0:
-        return
-    try:
-        data = parse_json(read_bytes(path, f"a {Plan.FORMAT} file"))
-    except ValueError:
-        data = None
-    given = data.get("format", "none") if isinstance(data, dict) else "none"
-    if given != Plan.FORMAT:
-        raise SynthError(
-            f'{path} holds no schedule ("format" is {shown(str(given))}, needed {Plan.FORMAT!r}); '
-            f"give another -o, or remove the file"
-        )
-
-
-def program_lines(schedule: Schedule) -> tuple[str, ...]:
-    """Write the programs of all ranks; without a flush, what is repeated is written once.
-
-    Raises:
-        ScheduleError: there are more ops than are read again.
-    """
-    num_ops = sum(map(len, schedule.programs))
-    if num_ops > MOST_OPS:
-        raise ScheduleError(
-            f"the schedule has {num_ops:,} ops, a plan at most {MOST_OPS:,}; give fewer "
-            f"micro-batches"
-        )
-    if schedule.versions is None:
-        return tuple(program_text(ops, schedule.overlapped) for ops in schedule.programs)
-    return tuple(repeating_text(ops, schedule.num_micro_batches) for ops in schedule.programs)
-
-
-def schedule_fingerprint(schedule: Schedule) -> str:
-    """Hash everything in a schedule except its name, as 16 hexadecimal digits."""
-    rules: tuple[object, ...] = (
-        schedule.placement,
-        schedule.num_micro_batches,
-        schedule.buffering,
-        schedule.eager,
-    )
-    if schedule.placement.backward_ranks is not None:
-        rules = (*rules, schedule.placement.backward_ranks)
-    if schedule.weights is not None:
-        rules = (*rules, schedule.weights)
-    programs = (program_text(ops, schedule.overlapped) for ops in schedule.programs)
-    lines = [repr(rules), *programs]
-    if schedule.versions is not None:
-        lines.append(repr(schedule.versions))
-    if schedule.vocabulary:
-        lines.append(f"vocabulary {schedule.vocabulary}")
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from synth.op_kinds import OpKind
 from synth.schedule.error import ScheduleError
+from synth.schedule.model import Schedule
 from synth.schedule.ops import Op
 
 _BODY = re.compile(r"\[([^\[\]]*)\]\*([1-9][0-9]{0,8})\+([1-9][0-9]{0,5})/([0-9]{1,6})(?=\s|$)")
@@ -69,6 +70,23 @@ class _Body(NamedTuple):
     def saved(self) -> int:
         """The ops that need not be written."""
         return self.length * (self.times - 1)
+
+
+def program_lines(schedule: Schedule) -> tuple[str, ...]:
+    """Write the programs of all ranks; without a flush, what is repeated is written once.
+
+    Raises:
+        ScheduleError: there are more ops than are read again.
+    """
+    num_ops = sum(map(len, schedule.programs))
+    if num_ops > MOST_OPS:
+        raise ScheduleError(
+            f"the schedule has {num_ops:,} ops, a plan at most {MOST_OPS:,}; give fewer "
+            f"micro-batches"
+        )
+    if schedule.versions is None:
+        return tuple(program_text(ops, schedule.overlapped) for ops in schedule.programs)
+    return tuple(repeating_text(ops, schedule.num_micro_batches) for ops in schedule.programs)
 
 
 def program_text(program: Sequence[Op], overlapped: Set[Op] = frozenset()) -> str:

@@ -1,14 +1,14 @@
-"""The problem that a command's options define, but for its placement."""
+"""The problem that options define, but for its placement."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 from synth.costs.partition_costs import stage_speeds
 from synth.costs.recomputation import NOT_RECOMPUTED, Recomputation
 from synth.errors import SynthError
 from synth.objective import Objective
-from synth.options.values import AUTO, Partition
 from synth.plan.partition.balance import balance, is_proven_best
 from synth.plan.partition.unequal_ranks import UnequalRanks, rank_orders
 from synth.plan.runtimes import DEFAULT, Allowed
@@ -16,6 +16,9 @@ from synth.plan.weight_passing.data_parallel_plan import costs_of_one, sharing_o
 from synth.profile import Profile
 from synth.schedule.model import Placement
 from synth.solver.problem import Problem
+
+# Layers of each stage, those of a balance, or, with `auto`, those that a search finds.
+Partition = tuple[int, ...] | Literal["auto", "even"]
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class ProblemArguments:
         if self.orders_ranks:
             orders = rank_orders(where, speeds, self.caps_bytes)
         for each in orders:
-            if self.partition != AUTO:
+            if self.partition != "auto":
                 found.append(self.on(each, should_stop))
                 continue
             cuts = UnequalRanks(self.profile, each, self.caps_bytes).best_cuts(most, should_stop)
