@@ -312,18 +312,22 @@ class Pipeline:
         Raises:
             As `step`.
         """
-        with self._joint.call(CallKind.EVALUATE, meets=self._connections.meets):
+        # What is made here is used outside of an inference mode of the caller, too.
+        with (
+            torch.inference_mode(False),
+            torch.no_grad(),
+            self._joint.call(CallKind.EVALUATE, meets=self._connections.meets),
+        ):
             Batch.checked(batch, self.num_micro_batches)
             with_loss = outputs is None or losses is not None or batch.targets is not None
             terms = self._terms(1.0, weights, losses, outputs, with_loss=with_loss)
             if self.stepper is not None:
                 self.stepper.finish()
             shapes = self._connections.shapes.of(batch, self.num_micro_batches)
-            with torch.no_grad():
-                self._connections.warm_up.before_evaluation(
-                    batch, shapes, self._connections.shapes.kinds, with_loss=with_loss
-                )
-                loss = self._forward_only().step(batch, shapes, terms=terms, update=False)
+            self._connections.warm_up.before_evaluation(
+                batch, shapes, self._connections.shapes.kinds, with_loss=with_loss
+            )
+            loss = self._forward_only().step(batch, shapes, terms=terms, update=False)
         for stage in self.stages.values():
             stage.forget()
         return loss

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from synth.errors import SynthError
 from synth.schedule.lowering.collectives import Collective
 from synth.schedule.lowering.lower import Lowered
 
@@ -29,6 +30,10 @@ from .unused import UnusedParameters
 
 class Reducer(Protocol):
     """Adds up gradients that several ranks hold; the interface that the executor calls."""
+
+    def begin(self, *, steps: bool) -> None:
+        """Begin a step with backwards; see `GradientReducer.begin`."""
+        ...
 
     def start(self, reduction: Collective) -> None:
         """Start adding up the gradients of a stage's copies."""
@@ -85,12 +90,51 @@ class GradientReducer:
         self._shares = [min(sizes) / size for size in sizes]
         equal = list(self._shared.equal_tensors())
         self._foreign = {
-            id(tensor)
+            id(tensor): tensor
             for each in equal
             for place, tensor in enumerate(each.tensors)
             if place or group.rank != each.ranks[0]
         }
+        self._is_open = False
+        self._stages = stages
+        self._known = {number: {id(t): t for t in s.state()} for number, s in stages.items()}
         self._broadcast(equal)
+
+    def begin(self, *, steps: bool) -> None:
+        """Begin a step with backwards.
+
+        After a sum every rank has the whole gradient. If it is not zeroed, as where gradients of
+        several updates accumulate, the next sum must count it once: ranks that do not own a
+        parameter start from zero.
+
+        Args:
+            steps: True if a stepper zeroes the gradients of the step before.
+
+        Raises:
+            SynthError: a copied stage has other parameters than when it was made equal to the
+                others, or a tied parameter is no longer one of its stage.
+        """
+        self._check_same()
+        if not (steps or self._is_open):
+            for tensor in self._foreign.values():
+                if tensor.requires_grad and tensor.grad is not None:
+                    tensor.grad.zero_()
+        self._is_open = True
+
+    def _check_same(self) -> None:
+        for number, stage in self._stages.items():
+            known, now = self._known[number], set(map(id, stage.parameters()))
+            if number in self._shared.copied and not now <= known.keys():
+                raise SynthError(
+                    f"stage {number} has new parameters since the Pipeline was made, which made "
+                    f"its copies equal: make a new Pipeline after such a change"
+                )
+            lost = known.keys() & self._shared.tied_ids - now
+            if any(known[key].requires_grad for key in lost):
+                raise SynthError(
+                    f"a tied parameter of stage {number} was replaced since the Pipeline was made, "
+                    f"which adds up its gradients: make a new Pipeline after such a change"
+                )
 
     def owns(self, parameter: Tensor) -> bool:
         """True if this rank counts the parameter, for a norm over all ranks."""
@@ -139,6 +183,7 @@ class GradientReducer:
             for other in others:
                 self._layout.gradient_of(other).copy_(self._layout.gradient_of(first))
         self._unused.leave_out()
+        self._is_open = False
 
     def finish_update(self, stage: int) -> None:
         """See `Reducer`.

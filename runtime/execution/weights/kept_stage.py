@@ -236,7 +236,11 @@ class KeptStage:
 
         One that was set to None, on the stage's module or on the share that STEP updates, begins
         with zeros; one that was replaced by another tensor begins with its values.
+
+        Raises:
+            SynthError: the stage's parameters are other ones than those that were taken over.
         """
+        self.weights.check_same(self._number)
         if self._totals is None or self._share is None:
             return
         move_gradients(self.weights.trained, self._total_views)

@@ -19,6 +19,11 @@ from torch.autograd.graph import saved_tensors_hooks
 from ..base.boundary import Tensors
 from ..gradients.early_gradients import capture_gradients, set_gradients
 from .flat_layout import ParameterLayout
+from .parameter_changes import check_in_place, check_same, unchanged_by_forward
+
+
+# In so many forwards the memory of weights is compared, for which a device must be waited for.
+_NUM_EXACT_FORWARDS = 2
 
 
 class _Saved(NamedTuple):
@@ -60,6 +65,7 @@ class StageWeights:
         """The buffers that stay on this rank; None: there are none between visits."""
         self._resting: list[Tensor] = []
         self._shells: list[Tensor] = []
+        self._num_compared = 0
         self._current: Tensors | None = None
 
     def gather(self) -> Tensors:
@@ -106,6 +112,15 @@ class StageWeights:
         self.kept = self._current = None
         self._rest([absent(parameter, self.device) for parameter in self.parameters])
 
+    def check_same(self, stage: int) -> None:
+        """Check that the module has the parameters that were taken over, in their own memory.
+
+        Raises:
+            SynthError: they were changed since; names the stage.
+        """
+        check_same(stage, self.module, self.parameters, self.trained)
+        check_in_place(stage, self.module, self._resting)
+
     @contextmanager
     def attached(self, buffers: Tensors, *, saving: bool) -> Iterator[None]:
         """Within the block the parameters are views of the buffers of a visit.
@@ -117,11 +132,22 @@ class StageWeights:
         self._current = buffers
         self._set(self._views(buffers))
         try:
-            with self._saving_places() if saving else nullcontext():
+            with self._in_forward() if saving else nullcontext():
                 yield
         finally:
             self._current = self.kept
             self._set(self._resting)
+
+    @contextmanager
+    def _in_forward(self) -> Iterator[None]:
+        self._num_compared += 1
+        unchanged = unchanged_by_forward(
+            self.parameters,
+            "which other ranks have, too, and which is passed on as it was",
+            is_exact=self._num_compared <= _NUM_EXACT_FORWARDS,
+        )
+        with unchanged, self._saving_places():
+            yield
 
     def present_for_trial(self) -> AbstractContextManager[None]:
         """Within the block the parameters have arbitrary values, for a warm-up run."""
