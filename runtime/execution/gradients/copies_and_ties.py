@@ -96,6 +96,7 @@ class GradientReducer:
             if place or group.rank != each.ranks[0]
         }
         self._is_open = False
+        self._versions: list[tuple[Tensor, int]] = []
         self._stages = stages
         self._known = {number: {id(t): t for t in s.state()} for number, s in stages.items()}
         self._broadcast(equal)
@@ -115,11 +116,28 @@ class GradientReducer:
                 others, or a tied parameter is no longer one of its stage.
         """
         self._check_same()
+        self._versions = [] if steps else [(p, p._version) for p in self._parameters()]
         if not (steps or self._is_open):
             for tensor in self._foreign.values():
                 if tensor.requires_grad and tensor.grad is not None:
                     tensor.grad.zero_()
         self._is_open = True
+
+    def _parameters(self) -> Iterator[Tensor]:
+        """Yield this rank's trainable parameters that other ranks or stages have, too."""
+        for number in self._shared.copied:
+            yield from self._own_parameters(number)
+        for each in self._shared.tied:
+            yield from each.tensors
+
+    def _check_unchanged(self) -> None:
+        for parameter, version in self._versions:
+            if parameter._version != version:
+                raise SynthError(
+                    f"a parameter of shape {list(parameter.shape)} that several ranks or stages "
+                    f"hold was changed within a step, by a forward or a hook, so that they would "
+                    f"come to differ: change it between steps"
+                )
 
     def _check_same(self) -> None:
         for number, stage in self._stages.items():
@@ -171,7 +189,12 @@ class GradientReducer:
         self._working[reduction] = start_all_reduce(handle, gradients)
 
     def finish(self) -> None:
-        """Wait until the gradients of copies and of tied parameters are summed over their ranks."""
+        """Wait until the gradients of copies and of tied parameters are summed over their ranks.
+
+        Raises:
+            SynthError: one of these parameters was changed in the step.
+        """
+        self._check_unchanged()
         trained = [each for each in self._shared.tied if each.tensors[0].requires_grad]
         tied = [work for each in trained for work in self._start_sum(each)]
         for reduction, works in self._working.items():

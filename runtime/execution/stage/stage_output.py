@@ -53,8 +53,8 @@ def check_loss(output: object) -> None:
     """
     if not isinstance(output, Tensor) and output != ():
         raise SynthError(
-            f"the loss is a {type(output).__name__}; return the loss alone, as one tensor, and "
-            f"keep other results aside"
+            f"the last stage gave a {type(output).__name__}, where it must give the loss, one "
+            f"tensor: give the pipeline a loss function that returns nothing beside the loss"
         )
 
 

@@ -1,6 +1,6 @@
 """Changes of a stage's parameters that a pipeline cannot follow, refused."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from torch import Tensor, nn
@@ -39,19 +39,23 @@ def check_same(
     )
 
 
-def check_in_place(stage: int, module: nn.Module, resting: Iterable[Tensor]) -> None:
+def check_in_place(
+    stage: int, module: nn.Module, known: Sequence[nn.Parameter], resting: Sequence[Tensor]
+) -> None:
     """Refuse parameters whose memory is another one than the pipeline's.
 
     Args:
         stage: its number.
-        module: its module, with the parameters that the pipeline knows.
-        resting: their tensors in the pipeline's memory, in the same order.
+        module: its module, for the names.
+        known: its parameters.
+        resting: their tensors in the pipeline's memory.
 
     Raises:
         SynthError: names the first of them.
     """
-    for (name, parameter), own in zip(module.named_parameters(), resting, strict=True):
+    for parameter, own in zip(known, resting, strict=True):
         if parameter.data_ptr() != own.data_ptr() or parameter.dtype != own.dtype:
+            name = next(name for name, each in module.named_parameters() if each is parameter)
             raise SynthError(
                 f"the parameter {name} of stage {stage} was given other memory (by `.data = …`, "
                 f"`to`, or another Pipeline) since the Pipeline was made, whose weights it "
@@ -61,18 +65,19 @@ def check_in_place(stage: int, module: nn.Module, resting: Iterable[Tensor]) -> 
 
 
 @contextmanager
-def unchanged_by_forward(
-    parameters: Sequence[Tensor], where: str, *, is_exact: bool
+def unchanged(
+    parameters: Sequence[Tensor], where: str, *, by: str = "a forward", is_exact: bool = False
 ) -> Iterator[None]:
-    """Refuse a forward that changes parameters, whose change would be lost.
+    """Refuse code that changes parameters, whose change would be lost.
 
     Args:
-        parameters: those that the forward reads.
+        parameters: those that it can read.
         where: what becomes of the change.
+        by: the code.
         is_exact: True: compare their memory, too, which finds changes through `.data`.
 
     Raises:
-        SynthError: the forward in the block does.
+        SynthError: the code in the block does.
     """
     before = _state_of(parameters, is_exact=is_exact)
     yield
@@ -81,8 +86,8 @@ def unchanged_by_forward(
     ):
         if now != was:
             raise SynthError(
-                f"a forward changes a parameter of shape {list(parameter.shape)}, {where}: change "
-                f"it between steps, or make it a buffer"
+                f"{by} changes a parameter of shape {list(parameter.shape)}, {where}: change it "
+                f"between steps, or make it a buffer"
             )
 
 

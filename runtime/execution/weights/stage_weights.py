@@ -16,14 +16,17 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from synth.errors import SynthError
+
 from ..base.boundary import Tensors
 from ..gradients.early_gradients import capture_gradients, set_gradients
 from .flat_layout import ParameterLayout
-from .parameter_changes import check_in_place, check_same, unchanged_by_forward
-
+from .parameter_changes import check_in_place, check_same, unchanged
 
 # In so many forwards the memory of weights is compared, for which a device must be waited for.
 _NUM_EXACT_FORWARDS = 2
+
+_LOST = "which other ranks have, too, and which is passed on as it was"
 
 
 class _Saved(NamedTuple):
@@ -119,7 +122,7 @@ class StageWeights:
             SynthError: they were changed since; names the stage.
         """
         check_same(stage, self.module, self.parameters, self.trained)
-        check_in_place(stage, self.module, self._resting)
+        check_in_place(stage, self.module, self.parameters, self._resting)
 
     @contextmanager
     def attached(self, buffers: Tensors, *, saving: bool) -> Iterator[None]:
@@ -132,7 +135,7 @@ class StageWeights:
         self._current = buffers
         self._set(self._views(buffers))
         try:
-            with self._in_forward() if saving else nullcontext():
+            with self._in_forward() if saving else self._in_backward():
                 yield
         finally:
             self._current = self.kept
@@ -141,13 +144,12 @@ class StageWeights:
     @contextmanager
     def _in_forward(self) -> Iterator[None]:
         self._num_compared += 1
-        unchanged = unchanged_by_forward(
-            self.parameters,
-            "which other ranks have, too, and which is passed on as it was",
-            is_exact=self._num_compared <= _NUM_EXACT_FORWARDS,
-        )
-        with unchanged, self._saving_places():
+        is_exact = self._num_compared <= _NUM_EXACT_FORWARDS
+        with unchanged(self.parameters, _LOST, is_exact=is_exact), self._saving_places():
             yield
+
+    def _in_backward(self) -> AbstractContextManager[None]:
+        return unchanged(self.parameters, _LOST, by="a hook in a backward")
 
     def present_for_trial(self) -> AbstractContextManager[None]:
         """Within the block the parameters have arbitrary values, for a warm-up run."""
@@ -171,9 +173,16 @@ class StageWeights:
             self._set(self._views(self._stand_ins()) if stand_ins else self._shells)
         set_gradients(self.trained, totals)
         try:
-            yield
+            with self._in_backward():
+                yield
             for parameter, total in zip(self.trained, totals, strict=True):
-                if parameter.grad is not None and parameter.grad is not total:
+                if parameter.grad is None:
+                    raise SynthError(
+                        f"a hook in a backward takes the gradient of a parameter of shape "
+                        f"{list(parameter.shape)} away, which is added up on its way to the rank "
+                        f"that updates it: use it after the step, from pipeline.updated"
+                    )
+                if parameter.grad is not total:
                     total.copy_(parameter.grad)
         finally:
             set_gradients(self.trained, before)

@@ -24,7 +24,7 @@ from synth.schedule.weight_versions import BackwardReads, ForwardReads
 from ..base.rank_context import RankContext
 from ..base.stepper import ForwardPredictor, WeightRead
 from ..gradients.early_gradients import EarlyGradients
-from .parameter_changes import unchanged_by_forward
+from .parameter_changes import unchanged
 
 Work = Callable[[], None]
 
@@ -123,8 +123,7 @@ class VersionedWeights:
         if op not in self._older:
             return work
         slot = self._slot(op, self._older[op])
-        if op.kind in (OpKind.F, OpKind.R):
-            work = partial(self._keeping, op.stage, work)
+        work = partial(self._keeping, op, work)
         return partial(self._read, self._parameters[op.stage], slot, work)
 
     def forget(self) -> None:
@@ -151,12 +150,14 @@ class VersionedWeights:
         with self._predictor.around_forward(read):
             work()
 
-    def _keeping(self, stage: int, work: Work) -> None:
-        self._num_compared[stage] += 1
-        with unchanged_by_forward(
-            self._parameters[stage],
+    def _keeping(self, op: Op, work: Work) -> None:
+        is_forward = op.kind in (OpKind.F, OpKind.R)
+        self._num_compared[op.stage] += is_forward
+        with unchanged(
+            self._parameters[op.stage],
             "of which it reads an older version that is dropped later",
-            is_exact=self._num_compared[stage] <= _NUM_EXACT_FORWARDS,
+            by="a forward" if is_forward else "a hook in a backward",
+            is_exact=is_forward and self._num_compared[op.stage] <= _NUM_EXACT_FORWARDS,
         ):
             work()
 

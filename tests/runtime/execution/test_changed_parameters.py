@@ -278,7 +278,7 @@ def test_tied_gradients_accumulate_over_steps(family: str) -> None:
 
 
 def test_a_tied_parameter_that_was_replaced_is_refused() -> None:
-    with pytest.raises(SynthError, match="a tied parameter of stage . was replaced since the"):
+    with pytest.raises(SynthError, match=r"a tied parameter of stage . was replaced since the"):
         RankThreads().run(tied, 2, "1f1b", True)
 
 
@@ -314,3 +314,44 @@ def test_gradients_of_copies_accumulate_over_steps(family: str) -> None:
     wanted = gradients(dict(enumerate(stages)))
     for found in RankThreads().run(accumulated, 2, family):
         assert_alike(found, wanted)
+
+
+def hooked(rank: int, size: int, family: str, hook: str) -> None:
+    """A step with a hook on the complete gradient of each weight."""
+    from synth.runtime.batch import Batch
+    from synth.runtime.pipeline import Pipeline
+
+    def update(parameter: Tensor) -> None:
+        with torch.no_grad():
+            parameter.mul_(0.9)
+
+    def take(parameter: Tensor) -> None:
+        parameter.grad = None
+
+    schedule = generate(family, num_ranks=size, num_micro_batches=MICRO_BATCHES)
+    stages = build(Stage, schedule.placement.num_stages)
+    mine = {n: stages[n] for n, _ in schedule.placement.held[rank]}
+    for stage in mine.values():
+        stage.linear.weight.register_post_accumulate_grad_hook(
+            {"update": update, "take": take}[hook]
+        )
+    pipeline = Pipeline(
+        schedule, mine, group=group_here(), loss=nn.functional.mse_loss, timeout_s=60
+    )
+    pipeline.step(Batch(*draw(0)))
+
+
+HOOKED = {
+    ("weipipe", "update"): "a hook in a backward changes a parameter of shape",
+    ("weipipe:wzb2", "update"): "a hook in a backward changes a parameter of shape",
+    ("weipipe", "take"): "a hook in a backward takes the gradient of a parameter",
+    ("weipipe:wzb2", "take"): "a hook in a backward takes the gradient of a parameter",
+    ("gpipe:recompute", "update"): "changed between a forward and its recomputation",
+    ("chimera", "update"): "several ranks or stages hold was changed within a step",
+}
+
+
+@pytest.mark.parametrize(("family", "hook"), HOOKED)
+def test_hooks_that_a_schedule_cannot_follow_are_refused(family: str, hook: str) -> None:
+    with pytest.raises((RunFailure, SynthError), match=HOOKED[family, hook]):
+        RankThreads().run(hooked, 2, family, hook)

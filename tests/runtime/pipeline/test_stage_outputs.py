@@ -1,4 +1,4 @@
-"""What stages give on: buffers and parameters, views of each other, lazy conjugates, other trees."""
+"""What stages give on: buffers, parameters, views of each other, lazy conjugates, other trees."""
 
 from collections.abc import Callable
 from typing import Any
