@@ -137,7 +137,8 @@ def _overlapping(tensors: Sequence[Tensor]) -> tuple[int, ...]:
 
 def _overlap(a: Tensor, b: Tensor) -> bool:
     try:
-        return bool(np.shares_memory(_addresses(a), _addresses(b), max_work=_MOST_WORK))
+        # Any number may be given; NumPy's annotation has two of them.
+        return bool(np.shares_memory(_addresses(a), _addresses(b), max_work=_MOST_WORK))  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True
 

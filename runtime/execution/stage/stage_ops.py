@@ -134,9 +134,9 @@ class StageOps:
         outputs = run(op.microbatch, give())
         table = self._table
         table.shapes[op.microbatch][op.stage].check(outputs, op.stage)
-        table.values[made] = tuple([y.contiguous() for y in outputs])
+        table.values[made] = given = tuple([y.contiguous() for y in outputs])
         self._check_unchanged(op.stage)
-        table.versions[op.stage, made] = versions_of(table.values[made])
+        table.versions[op.stage, made] = versions_of(given)
 
     def _check_unchanged(self, stage: int) -> None:
         """Refuse that a forward changes an output of an earlier one that is still needed."""

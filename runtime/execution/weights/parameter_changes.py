@@ -91,6 +91,15 @@ def unchanged(
             )
 
 
+def gradient_taken(parameter: Tensor) -> SynthError:
+    """The error of a hook that takes away a gradient that the pipeline adds up."""
+    return SynthError(
+        f"a hook in a backward takes the gradient of a parameter of shape "
+        f"{list(parameter.shape)} away, which is added up on its way to the rank that updates it: "
+        f"use it after the step, from pipeline.updated"
+    )
+
+
 def _state_of(parameters: Sequence[Tensor], *, is_exact: bool) -> list[tuple[int, int, int]]:
     digests = _digests(parameters) if is_exact else {}
     return [(p._version, p.data_ptr(), digests.get(storage_key(p), 0)) for p in parameters]

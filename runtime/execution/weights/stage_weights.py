@@ -16,12 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from synth.errors import SynthError
-
 from ..base.boundary import Tensors
 from ..gradients.early_gradients import capture_gradients, set_gradients
 from .flat_layout import ParameterLayout
-from .parameter_changes import check_in_place, check_same, unchanged
+from .parameter_changes import check_in_place, check_same, gradient_taken, unchanged
 
 # In so many forwards the memory of weights is compared, for which a device must be waited for.
 _NUM_EXACT_FORWARDS = 2
@@ -135,7 +133,7 @@ class StageWeights:
         self._current = buffers
         self._set(self._views(buffers))
         try:
-            with self._in_forward() if saving else self._in_backward():
+            with self._in_forward() if saving else self.in_backward():
                 yield
         finally:
             self._current = self.kept
@@ -148,7 +146,8 @@ class StageWeights:
         with unchanged(self.parameters, _LOST, is_exact=is_exact), self._saving_places():
             yield
 
-    def _in_backward(self) -> AbstractContextManager[None]:
+    def in_backward(self) -> AbstractContextManager[None]:
+        """Enter a context for a backward, whose hooks must not change parameters."""
         return unchanged(self.parameters, _LOST, by="a hook in a backward")
 
     def present_for_trial(self) -> AbstractContextManager[None]:
@@ -173,15 +172,11 @@ class StageWeights:
             self._set(self._views(self._stand_ins()) if stand_ins else self._shells)
         set_gradients(self.trained, totals)
         try:
-            with self._in_backward():
+            with self.in_backward():
                 yield
             for parameter, total in zip(self.trained, totals, strict=True):
                 if parameter.grad is None:
-                    raise SynthError(
-                        f"a hook in a backward takes the gradient of a parameter of shape "
-                        f"{list(parameter.shape)} away, which is added up on its way to the rank "
-                        f"that updates it: use it after the step, from pipeline.updated"
-                    )
+                    raise gradient_taken(parameter)
                 if parameter.grad is not total:
                     total.copy_(parameter.grad)
         finally:

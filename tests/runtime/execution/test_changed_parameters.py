@@ -25,7 +25,8 @@ class Stage(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.linear, self.adapter = nn.Linear(WIDTH, WIDTH), nn.Identity()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.adapter: nn.Module = nn.Identity()
         self.table = nn.Parameter(torch.eye(WIDTH), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -245,7 +246,8 @@ def tied(rank: int, size: int, family: str, replaces: bool) -> list[Tensor | Non
     last = schedule.placement.num_stages - 1
     stages = build(Stage, last + 1)
     mine = {n: stages[n] for n, _ in schedule.placement.held[rank]}
-    shared = [mine[n].linear.weight for n in (0, last) if n in mine]
+    tables = [mine[n].linear.weight for n in (0, last) if n in mine]
+    shared = [table for table in tables if isinstance(table, nn.Parameter)]
     pipeline = Pipeline(
         schedule,
         mine,
@@ -344,6 +346,9 @@ def hooked(rank: int, size: int, family: str, hook: str) -> None:
 HOOKED = {
     ("weipipe", "update"): "a hook in a backward changes a parameter of shape",
     ("weipipe:wzb2", "update"): "a hook in a backward changes a parameter of shape",
+    ("zero1:1", "update"): "a hook in a backward changes a parameter of shape",
+    ("zero1:1", "take"): "a hook in a backward takes the gradient of a parameter",
+    ("zero2:1", "update"): "a hook in a backward changes a parameter of shape",
     ("weipipe", "take"): "a hook in a backward takes the gradient of a parameter",
     ("weipipe:wzb2", "take"): "a hook in a backward takes the gradient of a parameter",
     ("gpipe:recompute", "update"): "changed between a forward and its recomputation",

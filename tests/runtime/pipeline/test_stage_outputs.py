@@ -72,8 +72,8 @@ class GivesParts(Stage):
 
 
 class GivesOtherTrees(Stage):
-    def forward(self, given: Any) -> Any:
-        x = given if isinstance(given, Tensor) else given["x"] + 2 * given.get("skip", 0)
+    def forward(self, x: Any, other: Tensor | None = None) -> Any:
+        x = x if isinstance(x, Tensor) else x["x"] + 2 * x.get("skip", 0)
         y = torch.tanh(self.linear(x))
         self.step += 1
         return {"x": y, "skip" if self.step <= MICRO_BATCHES else "other": y * 2}
