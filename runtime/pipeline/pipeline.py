@@ -79,7 +79,7 @@ class Pipeline:
         self._groups = given.join_groups(keywords)
         self._norm_group: Any = None
         self._evaluator: Executor | None = None
-        with self._groups.building():
+        with torch.inference_mode(False), self._groups.building():
             self._options = given.updated(**keywords)
             if isinstance(stages, CutModel):
                 stages, tied = cut_stages(schedule, stages, self._group.rank, self._options.device)

@@ -124,11 +124,11 @@ class GradientReducer:
         self._is_open = True
 
     def _parameters(self) -> Iterator[Tensor]:
-        """Yield this rank's trainable parameters that other ranks or stages have, too."""
-        for number in self._shared.copied:
-            yield from self._own_parameters(number)
-        for each in self._shared.tied:
-            yield from each.tensors
+        """Yield the trainable parameters of this rank's stages that are copied or tied."""
+        for number, stage in self._stages.items():
+            for parameter in stage.parameters():
+                if number in self._shared.copied or id(parameter) in self._shared.tied_ids:
+                    yield parameter
 
     def _check_unchanged(self) -> None:
         for parameter, version in self._versions:

@@ -161,8 +161,8 @@ class ForwardState:
 
 
 def _versions_of(module: nn.Module) -> dict[int, int]:
-    """By the ids of a module's parameters, autograd's counts of their changes in place."""
-    return {id(p): p._version for p in module.parameters()}
+    """By the ids of a module's trained parameters, autograd's counts of changes in place."""
+    return {id(p): p._version for p in module.parameters() if p.requires_grad}
 
 
 def _check_versions(module: nn.Module, before: Mapping[int, int]) -> None:

@@ -370,7 +370,8 @@ def _picked(gradients: Tensors, wanted: Sequence[int]) -> list[Tensor]:
     if wanted and wanted[-1] >= len(gradients):
         raise SynthError(
             "parameters were frozen when the pipeline learned what goes between stages, and are "
-            "trained now: make a new Pipeline after unfreezing"
+            "trained now, or the batch's inputs require a gradient and did not then: make a new "
+            "Pipeline after such a change"
         )
     return [gradients[i] for i in wanted]
 

@@ -167,6 +167,8 @@ class StageOps:
                 + "; or give the batch its targets"
                 * (self._table.batch.targets is None)
             )
+        if loss.is_complex():
+            raise SynthError("the loss is a complex number; give a real one, such as its `abs`")
         if loss.dtype == torch.float64:
             self.loss = self.loss.double()
         terms.add(self.loss, loss, microbatch)

@@ -74,7 +74,8 @@ def unchanged(
         parameters: those that it can read.
         where: what becomes of the change.
         by: the code.
-        is_exact: True: compare their memory, too, which finds changes through `.data`.
+        is_exact: True: compare their memory on the CPU, too, which finds changes through `.data`;
+            a device would have to be waited for.
 
     Raises:
         SynthError: the code in the block does.
@@ -107,5 +108,6 @@ def _state_of(parameters: Sequence[Tensor], *, is_exact: bool) -> list[tuple[int
 
 def _digests(parameters: Sequence[Tensor]) -> dict[int | None, int]:
     """The digest of each storage, of which several parameters may be parts."""
-    storages = {storage_key(p): p for p in parameters if storage_key(p) is not None}
+    on_cpu = [p for p in parameters if p.device.type == "cpu"]
+    storages = {key: p for p in on_cpu if (key := storage_key(p)) is not None}
     return {key: digest_of(storage_of(p)) for key, p in storages.items()}

@@ -21,7 +21,7 @@ from ..gradients.early_gradients import capture_gradients, set_gradients
 from .flat_layout import ParameterLayout
 from .parameter_changes import check_in_place, check_same, gradient_taken, unchanged
 
-# In so many forwards the memory of weights is compared, for which a device must be waited for.
+# In so many forwards the memory of weights is compared.
 _NUM_EXACT_FORWARDS = 2
 
 _LOST = "which other ranks have, too, and which is passed on as it was"

@@ -28,7 +28,7 @@ from .parameter_changes import unchanged
 
 Work = Callable[[], None]
 
-# In so many forwards the memory of weights is compared, for which a device must be waited for.
+# In so many forwards the memory of weights is compared.
 _NUM_EXACT_FORWARDS = 2
 
 
