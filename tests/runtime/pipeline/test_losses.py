@@ -292,3 +292,40 @@ def refuse_more_than_a_loss(rank: int, size: int) -> str:
 def test_a_loss_with_something_beside_it_is_refused() -> None:
     said = "the last stage gave a tuple, where it must give the loss, one tensor: give"
     assert all(said in told for told in RankThreads().run(refuse_more_than_a_loss, 2))
+
+
+def gradients_of_inputs(rank: int, size: int, family: str) -> list[Tensor | None]:
+    """Those of inputs that require a gradient, ahead of a frozen first stage."""
+    from synth.runtime.batch import Batch
+    from synth.runtime.pipeline import Pipeline
+
+    stage = nn.Linear(WIDTH, WIDTH).requires_grad_(rank > 0)
+    nn.init.constant_(stage.weight, 0.1)
+    schedule = generate(family, size, 2)
+    pipeline = Pipeline(schedule, stage, loss=squares, group=group_here(), timeout_s=60)
+    prompts = [torch.ones(2, WIDTH, requires_grad=True) for _ in range(2)]
+    pipeline.step(Batch(prompts, [torch.zeros(2, WIDTH)] * 2))
+    return [prompt.grad for prompt in prompts]
+
+
+@pytest.mark.parametrize("family", ["1f1b", "zb-h1"])
+def test_inputs_ahead_of_frozen_stages_get_their_gradients(family: str) -> None:
+    found, nothing = RankThreads().run(gradients_of_inputs, 2, family)
+    assert nothing == [None, None] and all(g is not None and g.any() for g in found)
+
+
+def test_a_complex_loss_is_refused() -> None:
+    def refused(rank: int, size: int) -> str:
+        from synth.runtime.pipeline import Pipeline
+
+        def loss(y: Tensor, targets: Tensor) -> Tensor:
+            return torch.complex(y, targets).sum()
+
+        stage, schedule = nn.Linear(WIDTH, WIDTH), generate("1f1b", size, 1)
+        pipeline = Pipeline(schedule, stage, loss=loss, group=group_here(), timeout_s=60)
+        with pytest.raises(RunFailure) as caught:
+            pipeline.step(pipeline.split(torch.ones(2, WIDTH), targets=torch.ones(2, WIDTH)))
+        return str(caught.value)
+
+    (told,) = RankThreads().run(refused, 1)
+    assert "the loss is a complex number; give a real one" in told
