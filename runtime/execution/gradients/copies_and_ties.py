@@ -22,7 +22,7 @@ from synth.schedule.lowering.lower import Lowered
 from ..base.clock import OpClock
 from ..base.stage_protocol import StageProtocol
 from ..transport.rank_group import RankGroup
-from .all_reduce import broadcast_from_first, start_all_reduce
+from .all_reduce import broadcast_from_first, is_sharded, start_all_reduce
 from .equal_tensors import CopiesAndTies, EqualTensors
 from .layout import GradientLayout
 from .unused import UnusedParameters
@@ -98,7 +98,9 @@ class GradientReducer:
         self._is_open = False
         self._versions: list[tuple[Tensor, int]] = []
         self._stages = stages
-        self._known = {number: {id(t): t for t in s.state()} for number, s in stages.items()}
+        # FSDP2 exchanges the parameters of a stage by itself.
+        plain = {n: s for n, s in stages.items() if not any(map(is_sharded, s.state()))}
+        self._known = {number: {id(t): t for t in s.state()} for number, s in plain.items()}
         self._broadcast(equal)
 
     def begin(self, *, steps: bool) -> None:
@@ -125,8 +127,8 @@ class GradientReducer:
 
     def _parameters(self) -> Iterator[Tensor]:
         """Yield the trainable parameters of this rank's stages that are copied or tied."""
-        for number, stage in self._stages.items():
-            for parameter in stage.parameters():
+        for number in self._known:
+            for parameter in self._stages[number].parameters():
                 if number in self._shared.copied or id(parameter) in self._shared.tied_ids:
                     yield parameter
 
@@ -140,8 +142,8 @@ class GradientReducer:
                 )
 
     def _check_same(self) -> None:
-        for number, stage in self._stages.items():
-            known, now = self._known[number], set(map(id, stage.parameters()))
+        for number, known in self._known.items():
+            now = set(map(id, self._stages[number].parameters()))
             if number in self._shared.copied and not now <= known.keys():
                 raise SynthError(
                     f"stage {number} has new parameters since the Pipeline was made, which made "

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from synth.errors import SynthError
 
 from ...state.tensor_numbers import digest_of, storage_key, storage_of
+from ..gradients.all_reduce import local_part
 
 
 def check_same(
@@ -54,7 +55,8 @@ def check_in_place(
         SynthError: names the first of them.
     """
     for parameter, own in zip(known, resting, strict=True):
-        if parameter.data_ptr() != own.data_ptr() or parameter.dtype != own.dtype:
+        own_memory = local_part(own).data_ptr()
+        if local_part(parameter).data_ptr() != own_memory or parameter.dtype != own.dtype:
             name = next(name for name, each in module.named_parameters() if each is parameter)
             raise SynthError(
                 f"the parameter {name} of stage {stage} was given other memory (by `.data = …`, "
@@ -103,7 +105,9 @@ def gradient_taken(parameter: Tensor) -> SynthError:
 
 def _state_of(parameters: Sequence[Tensor], *, is_exact: bool) -> list[tuple[int, int, int]]:
     digests = _digests(parameters) if is_exact else {}
-    return [(p._version, p.data_ptr(), digests.get(storage_key(p), 0)) for p in parameters]
+    return [
+        (p._version, local_part(p).data_ptr(), digests.get(storage_key(p), 0)) for p in parameters
+    ]
 
 
 def _digests(parameters: Sequence[Tensor]) -> dict[int | None, int]:
