@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from synth.costs.partition_costs import partition_costs
-from synth.plan.choose.candidates import Candidate, Partitioning
+from synth.plan.choose.candidates import Candidate, Partitioning, SearchWatch
 from synth.plan.memory_curve.curve_file import MemoryCurve
 from synth.plan.memory_curve.curve_search import Effort, trace
 from synth.plan.memory_curve.least_cap_search import LeastForTime
@@ -16,7 +16,6 @@ from synth.plan.search_space import (
     OneCandidate,
     Placements,
     SearchSpace,
-    SearchWatch,
     WeightPlaces,
     WithoutFlush,
 )
