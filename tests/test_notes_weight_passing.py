@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from benchmarks import tables
-from benchmarks.weight_passing_model import Model, network, simulate
+from benchmarks.weight_passing import hidden_from_tokens
+from benchmarks.weight_passing_model import NETWORKS, Model, network, simulate
 from synth.profile.links import Links
 
 Rows = list[dict[str, Any]]
@@ -129,6 +130,9 @@ def test_speeds_between_nodes(papers: Cells) -> None:
             more = cell["FSDP"]["between_nodes_bytes"] / cell["TawPipe"]["between_nodes_bytes"]
             assert more == pytest.approx(1.5, rel=0.05)
     assert "about 1.5 times the bytes between nodes" in TEXT
+    peaks = {name: row["printed_peak_gb"] for name, row in papers["tawpipe", 4096, 16384].items()}
+    words = "prints {TawPipe} GB for TawPipe, {WeiPipe} for WeiPipe, {FSDP} for FSDP and {1F1B}"
+    assert words.format(**peaks) in TEXT
 
 
 def test_steps_bytes_and_processor_time_of_the_runtime() -> None:
@@ -174,6 +178,20 @@ def test_bytes_of_the_formulas() -> None:
     # 8 micro-batches on 2 and on 4 ranks.
     assert f"say ({more_bytes(2, 4)} and {more_bytes(4, 2)} %)" in TEXT
     assert f"from {18 * 2 * 4096 // 1024}k tokens on" in TEXT
+
+
+def test_tokens_from_which_on_transfers_are_hidden() -> None:
+    rates = [NETWORKS[name] for name in ("10 GbE", "200 Gb/s", "NVLink")]
+    found = [hidden_from_tokens(rate, 16, attention=1 / 12) for rate in rates]
+    # Of an all-gather and a reduce-scatter behind BW two thirds of the bytes per FLOP.
+    for system, of_f, name in (
+        ("weipipe", 1.0, "two stages' weights and a gradient | 3 C b / (8 · bandwidth)"),
+        ("zero3:1", 1.0, "one all-gather | C b / (2 · bandwidth)"),
+        ("zero3:1", 2 / 3, "an all-gather and a reduce-scatter | C b / (3 · bandwidth)"),
+    ):
+        thousands = [each[system] * of_f / 1024 for each in found]
+        shown = [f"{each:.{0 if each > 10 else 1}f}k" for each in thousands]
+        assert f"{name} | {' | '.join(shown)} |" in TEXT
 
 
 def test_speed_while_transfers_are_not_hidden() -> None:

@@ -41,6 +41,20 @@ def test_two_placements_are_one_line_of_error(synth_as_given: Synth, tmp_path: P
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_json_is_short_for_format_json(name: str, synth_as_given: Synth) -> None:
+    command = command_named(name)
+    if not any("--format" in option.opts for option in command.params):
+        ended = synth_as_given(name, "--json")
+        assert ended.code == 2 and "No such option: --json" in ended.stderr
+        return
+    context = command.context_class(command, resilient_parsing=True)
+    command.parse_args(context, ["--json"])
+    assert context.params["format"] == "json"
+    with pytest.raises(SynthError, match="--format is given more than once"):
+        parse(command, "--json", "--format", "text")
+
+
 def test_both_names_of_an_option_are_the_same_option(synth_as_given: Synth) -> None:
     ended = synth_as_given(
         "solve", "zb-1.5b-p8-m24", "-r", "4", "--ranks", "8", "-m", "4", "-m", "5"

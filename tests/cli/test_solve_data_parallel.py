@@ -13,6 +13,7 @@ from synth.schedule.files.plan_file import Plan
 from synth.schedule.weight_flow import Sharded
 from tests.cli.conftest import NAME, TINY, Synth, make_run_profile
 
+ROOT = Path(__file__).resolve().parents[2]
 SOLVE = (
     *("solve", NAME, "--ranks", "4", "--micro-batches", "8", "--link", "10us,25GB/s"),
     *("--time-limit", "60s", "--gap", "80%"),
@@ -117,3 +118,20 @@ def test_no_more_pipelines_than_a_plan_can_name() -> None:
     ):
         with pytest.raises(SynthError, match=words):
             synth_solve(NAME, ranks=ranks, micro_batches=1, data_parallel=count)
+
+
+def test_searched_sharding_is_as_the_notes_say(synth: Synth, tmp_path: Path) -> None:
+    text = (ROOT / "notes" / "weight-passing.md").read_text("utf-8")
+    command = text[text.index("synth solve zb-1.5b-p8-m24 --ranks 2") :]
+    words = command[: command.index("```")].replace("\\\n", " ").split()[1:]
+    solved = synth(*words, "-o", tmp_path / "plan.json", "--json")
+    found = json.loads(solved.stdout)
+    peak = max(Plan.load(tmp_path / "plan.json").claim.peak_bytes)
+    assert (
+        f"Their makespan is {found['value_us'] / 1000:.1f} ms, with a lower bound of "
+        f"{found['lower_bound_us'] / 1000:.1f} ms, in {peak / 1e9:.2f} GB." in text
+    )
+    at = words.index("--weights")
+    refused = synth(*words[:at], *words[at + 2 :])
+    assert refused.code == 3 and "rank 0 needs 24.1 GB" in refused.stderr
+    assert "with ZeRO-1 a rank needs 24.1 GB" in text

@@ -36,7 +36,7 @@ class AnswerForm(NamedTuple):
     has_all_rows: bool = False
 
 
-FormatOption = Annotated[Format, CommandOption("Output on stdout.")]
+FormatOption = Annotated[Format, CommandOption("Output on stdout; --json is --format json.")]
 
 
 def answer(text: str) -> None:

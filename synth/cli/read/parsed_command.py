@@ -14,8 +14,11 @@ from synth.cli.read.record_options import with_records
 from synth.errors import SynthError
 
 
-class _OneValueCommand(typer.core.TyperCommand):
-    """A command that refuses an option of one value that is given twice; parsers take the last."""
+class _Command(typer.core.TyperCommand):
+    """A command that refuses an option of one value that is given twice, and that knows `--json`.
+
+    Parsers take the last of such values without a word.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words after the command's name.
@@ -23,6 +26,7 @@ class _OneValueCommand(typer.core.TyperCommand):
         Raises:
             SynthError: an option of one value is given more than once.
         """
+        args = self._in_full(args)
         _, _, given = self.make_parser(ctx).parse_args(args=list(args))
         for option, times in Counter(given).items():
             if times > 1 and not may_repeat(option):
@@ -31,6 +35,14 @@ class _OneValueCommand(typer.core.TyperCommand):
                     f"{names} is given more than once, and takes one value; give it once"
                 )
         return super().parse_args(ctx, args)
+
+    def _in_full(self, args: list[str]) -> list[str]:
+        """Return the words with `--format json` for `--json`, where the command has a format."""
+        if not any("--format" in parameter.opts for parameter in self.params):
+            return args
+        end = args.index("--") if "--" in args else len(args)
+        full = {"--json": ("--format", "json")}
+        return [each for word in args[:end] for each in full.get(word, (word,))] + args[end:]
 
 
 def may_repeat(option: Any) -> bool:
@@ -49,5 +61,5 @@ def parsed_command(name: str, function: Callable[..., None]) -> Any:
     """
     alone = typer.Typer(add_completion=False)
     command = with_progress(name, within_limits(with_records(function)))
-    alone.command(name, cls=_OneValueCommand)(command)
+    alone.command(name, cls=_Command)(command)
     return typer.main.get_command(alone)

@@ -1,5 +1,6 @@
 """Published runs as their sources describe them, beside their estimates."""
 
+from pathlib import Path
 from statistics import median
 
 import pytest
@@ -42,3 +43,10 @@ def test_layouts_that_would_not_fit_have_what_lets_them() -> None:
 def test_releases_and_recipes_of_precision_are_told_apart() -> None:
     assert run_of_row(20).variant == "FP8, NeMo 26.06"
     assert run_of_row(21).variant == "MXFP8, NeMo 26.06"
+
+
+def test_the_notes_count_the_runs_and_their_sources() -> None:
+    notes = (Path(__file__).resolve().parents[3] / "notes" / "estimates.md").read_text("utf-8")
+    runs = published_runs()
+    sources = len({run.stack for run in runs})
+    assert f"steps that {sources} sources have published: {len(runs)} runs," in notes
