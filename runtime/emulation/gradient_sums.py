@@ -36,6 +36,9 @@ class EmulatedReducer:
         }
         self._working: list[_Working] = []
 
+    def begin(self, *, steps: bool) -> None:
+        """Begin a step; its sums begin anew."""
+
     def start(self, reduction: Collective) -> None:
         """Start a reduction among its ranks."""
         self._clock.ready(reduction)

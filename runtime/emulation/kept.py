@@ -59,6 +59,10 @@ class EmulatedWeights:
         """Do nothing."""
         return nullcontext()
 
+    def in_backward(self) -> AbstractContextManager[None]:
+        """Do nothing."""
+        return nullcontext()
+
     def accumulating(
         self, buffers: Tensors, *, stand_ins: bool = False
     ) -> AbstractContextManager[None]:

@@ -74,7 +74,7 @@ class Pipeline:
         given = options or PipelineOptions()
         self._groups = given.join_groups(keywords)
         self._norm_group: Any = None
-        with self._groups.building():
+        with torch.inference_mode(False), self._groups.building():
             self._options = given.updated(**keywords)
             if isinstance(stages, CutModel):
                 stages, tied = cut_stages(schedule, stages, self._group.rank, self._options.device)
@@ -308,7 +308,9 @@ class Pipeline:
         Raises:
             As `step`.
         """
-        with self._joint.call(CallKind.EVALUATE, meets=self._connections.meets):
+        # What is made here is used outside of an inference mode of the caller, too.
+        evaluating = self._joint.call(CallKind.EVALUATE, meets=self._connections.meets)
+        with torch.inference_mode(False), evaluating:
             Batch.checked(batch, self.num_micro_batches)
             with_loss = outputs is None or losses is not None or batch.targets is not None
             terms = self._terms(1.0, weights, losses, outputs, with_loss=with_loss)

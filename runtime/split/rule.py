@@ -44,6 +44,15 @@ class Call:
         assert weight is not None
         return weight
 
+    def weight_form(self) -> Tensor:
+        """The first parameter as it was given, for its shape and strides.
+
+        W finds no memory behind it with weight passing, so that it can be neither cast nor viewed.
+        """
+        weight = self.parameters[0]
+        assert weight is not None
+        return weight
+
 
 class Rule(ABC):
     """The split of one function's backward; one instance serves every call.

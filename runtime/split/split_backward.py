@@ -70,8 +70,10 @@ class SplitTape:
 
     @property
     def reads_weights(self) -> bool:
-        """True if W reads parameters, not only their shapes."""
-        return any(task.reads_weights for task in self._tasks)
+        """True if W reads parameters, not only their shapes; hooks on gradients may."""
+        return any(task.reads_weights for task in self._tasks) or any(
+            map(self._is_listened, self.deferred)
+        )
 
     @property
     def deferred(self) -> tuple[Tensor, ...]:

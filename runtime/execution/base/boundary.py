@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any, NamedTuple, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
@@ -23,10 +25,17 @@ class Leaf(NamedTuple):
 
 @dataclass(frozen=True)
 class Boundary:
-    """The tensors that a stage outputs for one micro-batch; `spec` is None for a lone tensor."""
+    """The tensors that a stage outputs for one micro-batch.
+
+    Attributes:
+        leaves: the tensors.
+        spec: their tree; None: a lone tensor.
+        overlapping: the places, among the leaves, of those that share elements with another one.
+    """
 
     leaves: tuple[Leaf, ...]
     spec: pytree.TreeSpec | None = None
+    overlapping: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, output: Any, *, trained: bool, stage: int | None = None) -> Self:
@@ -44,7 +53,7 @@ class Boundary:
         leaves = tuple(
             Leaf(tuple(t.shape), t.dtype, trained and can_have_gradient(t)) for t in tensors
         )
-        return cls(leaves, spec)
+        return cls(leaves, spec, _overlapping(tensors))
 
     @property
     def trained(self) -> bool:
@@ -78,6 +87,18 @@ class Boundary:
                 f"from those of the inputs alone, and the precision stay as it was"
             )
 
+    def check_tree(self, spec: pytree.TreeSpec | None) -> None:
+        """Check that a stage's output is a tree of the same form as in its trial.
+
+        Raises:
+            SynthError: it is another one, in which the next stage would mistake the tensors.
+        """
+        if spec is not self.spec and spec != self.spec:
+            raise SynthError(
+                f"a stage gave {_described(spec)}, where its trial gave {_described(self.spec)}: "
+                f"the structure of an output, and what is no tensor in it, must stay the same"
+            )
+
     def arguments(self, tensors: Sequence[Tensor]) -> tuple[Any, ...]:
         """Return the next stage's positional arguments; a tuple or list is spread out."""
         if self.spec is None:
@@ -92,14 +113,50 @@ def can_have_gradient(tensor: Tensor) -> bool:
 
 
 def settled(tensor: Tensor) -> Tensor:
-    """Return the tensor itself, or the awaited result of a collective (tensor parallelism).
+    """Return a tensor whose memory holds its numbers, the tensor itself if its own does.
 
-    The wrapper of such a result has no memory that could be sent.
+    A lazy conjugate or negative is computed, and the result of a collective (tensor parallelism)
+    awaited, whose wrapper has no memory.
     """
-    if type(tensor) is Tensor or not hasattr(tensor, "trigger_wait"):
-        return tensor
-    there: Tensor = tensor.trigger_wait()
-    return there
+    if type(tensor) is not Tensor and hasattr(tensor, "trigger_wait"):
+        tensor = tensor.trigger_wait()
+    if tensor.is_conj() or tensor.is_neg():
+        return tensor.resolve_conj().resolve_neg()
+    return tensor
+
+
+def _overlapping(tensors: Sequence[Tensor]) -> tuple[int, ...]:
+    """The places of tensors that share elements with another one; their numbers are not read."""
+    storages: dict[int, list[int]] = {}
+    for place, tensor in enumerate(tensors):
+        storages.setdefault(tensor.untyped_storage()._cdata, []).append(place)
+    shared = [pair for places in storages.values() for pair in combinations(places, 2)]
+    found = {at for a, b in shared if _overlap(tensors[a], tensors[b]) for at in (a, b)}
+    return tuple(sorted(found))
+
+
+def _overlap(a: Tensor, b: Tensor) -> bool:
+    try:
+        # Any number may be given; NumPy's annotation has two of them.
+        return bool(np.shares_memory(_addresses(a), _addresses(b), max_work=_MOST_WORK))  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _addresses(tensor: Tensor) -> Any:
+    """An array of the bytes of a tensor's elements within its storage; not to be read."""
+    size = tensor.element_size()
+    steps = tuple(size * step for step in tensor.stride())
+    begin = size * int(tensor.storage_offset())
+    bytes_to_begin = np.lib.stride_tricks.as_strided(_ONE_BYTE, (begin + 1,), (1,))
+    return np.lib.stride_tricks.as_strided(
+        bytes_to_begin[begin:], (*tensor.shape, size), (*steps, 1)
+    )
+
+
+_ONE_BYTE = np.zeros(1, np.uint8)
+# Of the exact comparison of addresses, which can take long for many dimensions.
+_MOST_WORK = 10**6
 
 
 def flatten(output: Any, giver: str = "a stage") -> tuple[Tensors, pytree.TreeSpec | None]:
@@ -120,6 +177,11 @@ def flatten(output: Any, giver: str = "a stage") -> tuple[Tensors, pytree.TreeSp
     return tuple([_plain(leaf) for leaf in leaves]), spec
 
 
+def _described(spec: pytree.TreeSpec | None) -> str:
+    """A tree in words."""
+    return "a tensor" if spec is None else " ".join(str(spec).split())
+
+
 def _others_in(output: Any) -> str:
     """Name what is no tensor, and its place."""
     leaves, _ = pytree.tree_flatten_with_path(output)
@@ -132,6 +194,12 @@ def _others_in(output: Any) -> str:
 
 def _plain(leaf: Tensor) -> Tensor:
     """Return a leaf that another rank can receive."""
+    if leaf.layout != torch.strided or leaf.is_nested:
+        kind = "nested" if leaf.is_nested else "sparse"
+        raise SynthError(
+            f"a stage gave a {kind} tensor in its output; only dense tensors go from stage to "
+            f"stage: give its parts, such as indices and values, and make it in the next stage"
+        )
     if type(leaf) is Tensor:
         return leaf
     if hasattr(leaf, "placements"):  # a DTensor; importing its class takes a second

@@ -31,6 +31,7 @@ class ForwardInput(NamedTuple):
         fused: True if BW will follow, not B and W.
         moved: True if an O will take the saved activations.
         tap: receives the last stage's output; None: not wanted.
+        exit: the boundary after the stage; None: it is not known, or the stage is the last.
     """
 
     arguments: tuple[Any, ...]
@@ -40,6 +41,7 @@ class ForwardInput(NamedTuple):
     fused: bool = False
     moved: bool = False
     tap: OutputTap | None = None
+    exit: Boundary | None = None
 
 
 class StageProtocol(Protocol):

@@ -32,6 +32,8 @@ class StepTable:
     arriving: list[Pending | None] = field(default_factory=list)
     leaving: dict[int, Pending] = field(default_factory=dict)
     updating: bool = False
+    versions: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
+    """By stage and slot, autograd's counts of the changes of outputs when they were made."""
 
     def begin(
         self,
@@ -47,6 +49,7 @@ class StepTable:
         self.values = [None] * num_slots
         self.arriving = [None] * num_slots
         self.leaving = {}
+        self.versions = {}
 
     def clear(self) -> None:
         """Drop everything of a step that has ended."""

@@ -15,13 +15,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from synth.errors import SynthError
 from synth.schedule.lowering.collectives import Collective
 from synth.schedule.lowering.lower import Lowered
 
 from ..base.clock import OpClock
 from ..base.stage_protocol import StageProtocol
 from ..transport.rank_group import RankGroup
-from .all_reduce import broadcast_from_first, start_all_reduce
+from .all_reduce import broadcast_from_first, is_sharded, start_all_reduce
 from .equal_tensors import CopiesAndTies, EqualTensors
 from .layout import GradientLayout
 from .unused import UnusedParameters
@@ -29,6 +30,10 @@ from .unused import UnusedParameters
 
 class Reducer(Protocol):
     """Adds up gradients that several ranks hold; the interface that the executor calls."""
+
+    def begin(self, *, steps: bool) -> None:
+        """Begin a step with backwards; see `GradientReducer.begin`."""
+        ...
 
     def start(self, reduction: Collective) -> None:
         """Start adding up the gradients of a stage's copies."""
@@ -85,12 +90,71 @@ class GradientReducer:
         self._shares = [min(sizes) / size for size in sizes]
         equal = list(self._shared.equal_tensors())
         self._foreign = {
-            id(tensor)
+            id(tensor): tensor
             for each in equal
             for place, tensor in enumerate(each.tensors)
             if place or group.rank != each.ranks[0]
         }
+        self._is_open = False
+        self._versions: list[tuple[Tensor, int]] = []
+        self._stages = stages
+        # FSDP2 exchanges the parameters of a stage by itself.
+        plain = {n: s for n, s in stages.items() if not any(map(is_sharded, s.state()))}
+        self._known = {number: {id(t): t for t in s.state()} for number, s in plain.items()}
         self._broadcast(equal)
+
+    def begin(self, *, steps: bool) -> None:
+        """Begin a step with backwards.
+
+        After a sum every rank has the whole gradient. If it is not zeroed, as where gradients of
+        several updates accumulate, the next sum must count it once: ranks that do not own a
+        parameter start from zero.
+
+        Args:
+            steps: True if a stepper zeroes the gradients of the step before.
+
+        Raises:
+            SynthError: a copied stage has other parameters than when it was made equal to the
+                others, or a tied parameter is no longer one of its stage.
+        """
+        self._check_same()
+        self._versions = [] if steps else [(p, p._version) for p in self._parameters()]
+        if not (steps or self._is_open):
+            for tensor in self._foreign.values():
+                if tensor.requires_grad and tensor.grad is not None:
+                    tensor.grad.zero_()
+        self._is_open = True
+
+    def _parameters(self) -> Iterator[Tensor]:
+        """Yield the trainable parameters of this rank's stages that are copied or tied."""
+        for number in self._known:
+            for parameter in self._stages[number].parameters():
+                if number in self._shared.copied or id(parameter) in self._shared.tied_ids:
+                    yield parameter
+
+    def _check_unchanged(self) -> None:
+        for parameter, version in self._versions:
+            if parameter._version != version:
+                raise SynthError(
+                    f"a parameter of shape {list(parameter.shape)} that several ranks or stages "
+                    f"hold was changed within a step, by a forward or a hook, so that they would "
+                    f"come to differ: change it between steps"
+                )
+
+    def _check_same(self) -> None:
+        for number, known in self._known.items():
+            now = set(map(id, self._stages[number].parameters()))
+            if number in self._shared.copied and not now <= known.keys():
+                raise SynthError(
+                    f"stage {number} has new parameters since the Pipeline was made, which made "
+                    f"its copies equal: make a new Pipeline after such a change"
+                )
+            lost = known.keys() & self._shared.tied_ids - now
+            if any(known[key].requires_grad for key in lost):
+                raise SynthError(
+                    f"a tied parameter of stage {number} was replaced since the Pipeline was made, "
+                    f"which adds up its gradients: make a new Pipeline after such a change"
+                )
 
     def owns(self, parameter: Tensor) -> bool:
         """True if this rank counts the parameter, for a norm over all ranks."""
@@ -127,7 +191,12 @@ class GradientReducer:
         self._working[reduction] = start_all_reduce(handle, gradients)
 
     def finish(self) -> None:
-        """Wait until the gradients of copies and of tied parameters are summed over their ranks."""
+        """Wait until the gradients of copies and of tied parameters are summed over their ranks.
+
+        Raises:
+            SynthError: one of these parameters was changed in the step.
+        """
+        self._check_unchanged()
         trained = [each for each in self._shared.tied if each.tensors[0].requires_grad]
         tied = [work for each in trained for work in self._start_sum(each)]
         for reduction, works in self._working.items():
@@ -139,6 +208,7 @@ class GradientReducer:
             for other in others:
                 self._layout.gradient_of(other).copy_(self._layout.gradient_of(first))
         self._unused.leave_out()
+        self._is_open = False
 
     def finish_update(self, stage: int) -> None:
         """See `Reducer`.

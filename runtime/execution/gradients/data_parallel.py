@@ -85,7 +85,22 @@ class DataParallel:
         self._incomplete: Counter[int] = Counter()
         self._works: list[dist.Work] = []
         self._unused = UnusedParameters()
+        self._known = {id(t): t for s in stages.values() for t in (*s.state(), *s.parameters())}
         self._broadcast()
+
+    def begin(self) -> None:
+        """Begin a step with backwards.
+
+        Raises:
+            SynthError: a stage has other parameters than when those of its peers were made equal.
+        """
+        for number, stage in self._stages.items():
+            if any(id(parameter) not in self._known for parameter in stage.parameters()):
+                raise SynthError(
+                    f"stage {number} has new parameters since the Pipeline was made, which gave "
+                    f"all data-parallel pipelines the same ones: make a new Pipeline after such a "
+                    f"change"
+                )
 
     def start(self, stage: int) -> None:
         """Start averaging a stage's gradients, after its last backward of a step."""

@@ -114,6 +114,8 @@ class CompiledProgram:
         self._clock.begin()
         if self._handlers.weight_passing is not None:
             self._handlers.weight_passing.begin()
+        if self.versions is not None:
+            self.versions.begin()
 
     def run(self, places: Iterable[int]) -> None:
         """Run the instructions at some places of the program, in this order.

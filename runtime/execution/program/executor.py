@@ -91,9 +91,9 @@ class Executor:
             )
         self._is_broken = True
         terms = terms or self._mean
-        program.updates.wanted = update
         program.begin_stages()
         try:
+            program.updates.begin(update=update)
             self._step_through(lambda: self._begin(batch, shapes, saved_sizes, terms), update)
         except BaseException as error:
             program.forget()

@@ -46,10 +46,29 @@ class Updates:
         self._on_gradients = reductions.on_gradients
         self._at_every_step = context.lowered.versions is not None
         ops = context.ops
-        self._last_backwards = _last_backwards(ops) if weight_passing is None else set()
+        backwards = _last_backwards(ops)
+        self._has_backwards = bool(backwards)
+        self._last_backwards = backwards if weight_passing is None else set()
         self._updates_at = _updating_steps(ops, at_last=weight_passing is not None)
         if self._at_every_step:
             self._updates_at = {op: (op.stage,) for op in ops if op.kind == OpKind.STEP}
+
+    def begin(self, *, update: bool) -> None:
+        """Begin a step.
+
+        Args:
+            update: see `wanted`.
+
+        Raises:
+            SynthError: gradients are to be reduced of other parameters than the ranks agreed on.
+        """
+        self.wanted = update
+        if not self._has_backwards:
+            return
+        if self._reducer is not None:
+            self._reducer.begin(steps=self.stepper is not None)
+        if self._data_parallel is not None:
+            self._data_parallel.begin()
 
     def after(self, op: Op, run: Callable[[], None]) -> Callable[[], None]:
         """Return a function that runs an op, then reduces the gradients that it completes."""

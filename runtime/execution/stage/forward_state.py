@@ -6,7 +6,7 @@ other than torch's global ones.
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -31,9 +31,10 @@ _NUM_EXACT_STEPS = 2
 class StateAtForward:
     """The state as an F found it, and the random generators as it left them."""
 
-    def __init__(self, picture: StatePicture) -> None:
-        """Take what F has found; `close` follows it."""
+    def __init__(self, picture: StatePicture, versions: Mapping[int, int]) -> None:
+        """Take what F has found, and the versions of its parameters; `close` follows it."""
         self.picture = picture
+        self.versions = versions
         self._changed: list[KeptValue] = []
         self._drawn: list[KeptValue] = []
         self._made: dict[str, Any] = {}
@@ -118,7 +119,7 @@ class ForwardState:
         """
         self._prepare()
         self._watch.refresh(*given)
-        found = StateAtForward(StatePicture(self._watch))
+        found = StateAtForward(StatePicture(self._watch), _versions_of(self._module))
         is_exact = self._watch.watchfulness.is_exact
         with _same_parameters(self._module) if is_exact else nullcontext():
             yield found
@@ -131,6 +132,8 @@ class ForwardState:
         self._prepare()
         self._watch.refresh()
         picture = StatePicture(self._watch) if found is None else found.picture
+        if found is not None:
+            _check_versions(self._module, found.versions)
         with picture.again() as self._stand_ins:
             try:
                 yield
@@ -156,6 +159,20 @@ class ForwardState:
                 f"which the rest is not watched: what a forward changes there, its recomputation "
                 f"changes again; keep large data in tensors or arrays",
                 stacklevel=2,
+            )
+
+
+def _versions_of(module: nn.Module) -> dict[int, int]:
+    """By the ids of a module's trained parameters, autograd's counts of changes in place."""
+    return {id(p): p._version for p in module.parameters() if p.requires_grad}
+
+
+def _check_versions(module: nn.Module, before: Mapping[int, int]) -> None:
+    for name, parameter in module.named_parameters():
+        if before.get(id(parameter), parameter._version) != parameter._version:
+            raise SynthError(
+                f"the parameter {name} was changed between a forward and its recomputation, which "
+                f"would compute something else: update parameters after the step, and not in hooks"
             )
 
 

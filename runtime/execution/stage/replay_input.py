@@ -10,6 +10,7 @@ from torch import Tensor
 from synth.errors import SynthError
 
 from .forward_state import StateAtForward, names_of
+from .stage_output import versions_of
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ class ReplayRecorder:
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._tensors = tensors
-        self._versions = [t._version for t in tensors]
+        self._versions = versions_of(tensors)
         self._random = RandomState.now(tensors)
 
     def replay(self, state: StateAtForward | None = None) -> Replay:
@@ -104,7 +105,7 @@ class ReplayRecorder:
         Raises:
             SynthError: F changed its input, which R would start from.
         """
-        if [t._version for t in self._tensors] != self._versions:
+        if versions_of(self._tensors) != self._versions:
             raise SynthError(
                 "a stage changes its input in place, so it cannot be run once more from it; take "
                 "a schedule without R, or let the stage's first layer leave its input as it is"

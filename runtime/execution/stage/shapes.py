@@ -14,6 +14,7 @@ from synth.errors import SynthError
 from synth.schedule.model import Placement
 
 from ...batch import Batch
+from ...cutting import tensors_in
 from ...state.module_state import unchanged
 from ..base.boundary import Boundary
 from ..transport.rank_group import RankGroup
@@ -112,8 +113,12 @@ class ShapeFinder:
 
         def describe() -> Boundary:
             stage = self._stages[number]
-            trained = any(True for _ in stage.parameters()) or (entry is not None and entry.trained)
             arguments = batch.arguments(microbatch) if entry is None else ()
+            trained = (
+                any(True for _ in stage.parameters())
+                or (entry is not None and entry.trained)
+                or any(t.requires_grad for t in tensors_in(arguments))
+            )
             try:
                 output = _try_out(stage, arguments, entry, batch.named(microbatch))
             except Exception as error:

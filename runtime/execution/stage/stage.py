@@ -20,6 +20,7 @@ from ..gradients.ddp_fsdp import GradientSync
 from .forward_state import ForwardState
 from .offloaded_activations import SavedStore
 from .replay_input import Replay, ReplayRecorder
+from .stage_output import check_loss, given_away, kept_memory, overlaps_unchanged
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -96,12 +97,14 @@ class Stage:
         self._states: dict[int, _MicroBatchState] = {}
         self._replays: dict[int, Replay] = {}
         self._state = ForwardState(self.module, loss)
+        self._kept_memory: frozenset[int] = frozenset()
         self.trial_device = torch.device("cpu")
 
     def begin(self) -> None:
         """Begin a step; no micro-batch is in flight."""
         self._state.begin()
         self._recorder.look_for_listeners()
+        self._kept_memory = kept_memory(self.module)
         self._sync.begin()
 
     def reduce_gradients(self) -> None:
@@ -130,17 +133,18 @@ class Stage:
             The boundary tensors, or on the last stage the loss alone, if it is wanted; detached.
         """
         boxes: list[GradientBox] = []
-        arguments, entry, targets, keywords, fused, moved, tap = given
+        arguments, entry, targets, keywords, fused, moved, tap, after = given
+        overlaps = overlaps_unchanged(arguments, entry)
         if entry is not None:
             arguments, boxes = _enter(arguments, entry)
         store = SavedStore() if moved else None
         tape = None if fused else self._recorder.new_tape()
-        with nullcontext() if store is None else store.recording():
+        with overlaps, nullcontext() if store is None else store.recording():
             if tape is None:
                 output = self._run(arguments, targets, keywords, tap)
             else:
                 output = self._recorder.forward(tape, self._run, arguments, targets, keywords, tap)
-        tensors, _ = flatten(output)
+        tensors = self._flat(output, after)
         if store is not None:
             others = pytree.tree_leaves((arguments, targets, keywords))
             others += self._state.tensors
@@ -149,7 +153,16 @@ class Stage:
         wanted = [i for i, t in enumerate(floating) if t.requires_grad]
         edges = [get_gradient_edge(floating[i]) for i in wanted]
         self._states[microbatch] = _MicroBatchState(tape, edges, wanted, boxes, entry, store)
-        return tuple(settled(t.detach()) for t in tensors)
+        return given_away(tensors, self._kept_memory)
+
+    def _flat(self, output: Any, after: Boundary | None) -> Tensors:
+        """The tensors of an output, whose structure must be that of the boundary after it."""
+        if self.is_last:
+            check_loss(output)
+        tensors, spec = flatten(output)
+        if after is not None:
+            after.check_tree(spec)
+        return tensors
 
     def forward_light(self, microbatch: int, given: ForwardInput) -> Tensors:
         """F without a graph; `rebuild` makes it later, from the same arguments.
@@ -164,9 +177,9 @@ class Stage:
         recorded = self._state.recorded(given.arguments, given.targets, given.keywords)
         with torch.no_grad(), recorded as state:
             output = self._run(arguments, given.targets, given.keywords, given.tap)
-        tensors, _ = flatten(output)
+        tensors = self._flat(output, given.exit)
         self._replays[microbatch] = recorder.replay(state)
-        return tuple(settled(t.detach()) for t in tensors)
+        return given_away(tensors, self._kept_memory)
 
     def rebuild(self, microbatch: int, given: ForwardInput) -> None:
         """R: F with its graph; dropout repeats the mask of F."""
@@ -357,7 +370,8 @@ def _picked(gradients: Tensors, wanted: Sequence[int]) -> list[Tensor]:
     if wanted and wanted[-1] >= len(gradients):
         raise SynthError(
             "parameters were frozen when the pipeline learned what goes between stages, and are "
-            "trained now: make a new Pipeline after unfreezing"
+            "trained now, or the batch's inputs require a gradient and did not then: make a new "
+            "Pipeline after such a change"
         )
     return [gradients[i] for i in wanted]
 

@@ -25,6 +25,7 @@ from ..base.rank_context import RankContext
 from ..base.stage_protocol import ForwardInput
 from ..base.step_table import StepTable
 from .offload_ops import OffloadOps, Work
+from .stage_output import versions_of
 
 _Run = Callable[[int, ForwardInput], Any]
 
@@ -122,16 +123,35 @@ class StageOps:
                 targets = targets[microbatch]
             # A copy, because saved activations can only move if nothing else holds them.
             tap = table.terms.tap(microbatch, copied=moved) if tapped else None
+            after = None if is_last else table.shapes[microbatch][op.stage]
             return ForwardInput(
-                arguments, entry, targets, batch.named(microbatch), fused, moved, tap
+                arguments, entry, targets, batch.named(microbatch), fused, moved, tap, after
             )
 
         return give
 
     def _forward(self, op: Op, run: _Run, give: Callable[[], ForwardInput], made: int) -> None:
         outputs = run(op.microbatch, give())
-        self._table.shapes[op.microbatch][op.stage].check(outputs, op.stage)
-        self._table.values[made] = tuple([y.contiguous() for y in outputs])
+        table = self._table
+        table.shapes[op.microbatch][op.stage].check(outputs, op.stage)
+        table.values[made] = given = tuple([y.contiguous() for y in outputs])
+        self._check_unchanged(op.stage)
+        table.versions[op.stage, made] = versions_of(given)
+
+    def _check_unchanged(self, stage: int) -> None:
+        """Refuse that a forward changes an output of an earlier one that is still needed."""
+        values, versions = self._table.values, self._table.versions
+        for of, slot in list(versions):
+            if of != stage:
+                continue
+            value = values[slot]
+            if value is None:
+                del versions[of, slot]
+            elif versions_of(value) != versions[of, slot]:
+                raise SynthError(
+                    f"stage {stage} has changed a tensor in place that it gave for an earlier "
+                    f"micro-batch, which may not have been sent yet: let it give a copy (`clone`)"
+                )
 
     def _forward_to_loss(
         self, microbatch: int, run: _Run, give: Callable[[], ForwardInput]
@@ -147,6 +167,10 @@ class StageOps:
                 + "; or give the batch its targets"
                 * (self._table.batch.targets is None)
             )
+        if loss.is_complex():
+            raise SynthError("the loss is a complex number; give a real one, such as its `abs`")
+        if loss.dtype == torch.float64:
+            self.loss = self.loss.double()
         terms.add(self.loss, loss, microbatch)
         self._seeds[microbatch] = self._seed(terms, loss, microbatch)
 

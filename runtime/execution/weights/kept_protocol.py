@@ -47,6 +47,10 @@ class WeightsProtocol(Protocol):
         """Enter a context in which ops read the buffers of a visit; `saving` in a forward."""
         ...
 
+    def in_backward(self) -> AbstractContextManager[None]:
+        """Enter a context for a backward, whose hooks must not change parameters."""
+        ...
+
     def accumulating(
         self, buffers: Tensors, *, stand_ins: bool = False
     ) -> AbstractContextManager[None]:

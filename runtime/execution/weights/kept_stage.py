@@ -36,6 +36,7 @@ from ..transport.host.shared_host import SharedHost
 from .flat_layout import FlatPlace, share
 from .host_stage import HostStage
 from .kept_protocol import StartedCollective
+from .parameter_changes import gradient_taken
 from .share_collectives import start_all_gather, start_reduce_scatter
 from .share_module import Share
 from .shared_tensor import SharedParameter
@@ -187,7 +188,14 @@ class KeptStage:
         )
 
     def start_reduce_scatter(self, collective: Collective, sums: Tensors) -> StartedCollective:
-        """Start adding up the sums; the buffers' other shares become garbage."""
+        """Start adding up the sums; the buffers' other shares become garbage.
+
+        Raises:
+            SynthError: a hook has taken a gradient out of sums that are kept whole.
+        """
+        for parameter, total in zip(self.weights.trained, self._total_views, strict=False):
+            if parameter.grad is None or parameter.grad.data_ptr() != total.data_ptr():
+                raise gradient_taken(parameter)
         return StartedCollective(
             sums, start_reduce_scatter(self.group, sums) if self.is_shared else ()
         )
@@ -236,7 +244,11 @@ class KeptStage:
 
         One that was set to None, on the stage's module or on the share that STEP updates, begins
         with zeros; one that was replaced by another tensor begins with its values.
+
+        Raises:
+            SynthError: the stage's parameters are other ones than those that were taken over.
         """
+        self.weights.check_same(self._number)
         if self._totals is None or self._share is None:
             return
         move_gradients(self.weights.trained, self._total_views)

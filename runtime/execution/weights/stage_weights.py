@@ -19,6 +19,12 @@ from torch.autograd.graph import saved_tensors_hooks
 from ..base.boundary import Tensors
 from ..gradients.early_gradients import capture_gradients, set_gradients
 from .flat_layout import ParameterLayout
+from .parameter_changes import check_in_place, check_same, gradient_taken, unchanged
+
+# In so many forwards the memory of weights is compared.
+_NUM_EXACT_FORWARDS = 2
+
+_LOST = "which other ranks have, too, and which is passed on as it was"
 
 
 class _Saved(NamedTuple):
@@ -60,6 +66,7 @@ class StageWeights:
         """The buffers that stay on this rank; None: there are none between visits."""
         self._resting: list[Tensor] = []
         self._shells: list[Tensor] = []
+        self._num_compared = 0
         self._current: Tensors | None = None
 
     def gather(self) -> Tensors:
@@ -106,6 +113,15 @@ class StageWeights:
         self.kept = self._current = None
         self._rest([absent(parameter, self.device) for parameter in self.parameters])
 
+    def check_same(self, stage: int) -> None:
+        """Check that the module has the parameters that were taken over, in their own memory.
+
+        Raises:
+            SynthError: they were changed since; names the stage.
+        """
+        check_same(stage, self.module, self.parameters, self.trained)
+        check_in_place(stage, self.module, self.parameters, self._resting)
+
     @contextmanager
     def attached(self, buffers: Tensors, *, saving: bool) -> Iterator[None]:
         """Within the block the parameters are views of the buffers of a visit.
@@ -117,11 +133,22 @@ class StageWeights:
         self._current = buffers
         self._set(self._views(buffers))
         try:
-            with self._saving_places() if saving else nullcontext():
+            with self._in_forward() if saving else self.in_backward():
                 yield
         finally:
             self._current = self.kept
             self._set(self._resting)
+
+    @contextmanager
+    def _in_forward(self) -> Iterator[None]:
+        self._num_compared += 1
+        is_exact = self._num_compared <= _NUM_EXACT_FORWARDS
+        with unchanged(self.parameters, _LOST, is_exact=is_exact), self._saving_places():
+            yield
+
+    def in_backward(self) -> AbstractContextManager[None]:
+        """Enter a context for a backward, whose hooks must not change parameters."""
+        return unchanged(self.parameters, _LOST, by="a hook in a backward")
 
     def present_for_trial(self) -> AbstractContextManager[None]:
         """Within the block the parameters have arbitrary values, for a warm-up run."""
@@ -145,9 +172,12 @@ class StageWeights:
             self._set(self._views(self._stand_ins()) if stand_ins else self._shells)
         set_gradients(self.trained, totals)
         try:
-            yield
+            with self.in_backward():
+                yield
             for parameter, total in zip(self.trained, totals, strict=True):
-                if parameter.grad is not None and parameter.grad is not total:
+                if parameter.grad is None:
+                    raise gradient_taken(parameter)
+                if parameter.grad is not total:
                     total.copy_(parameter.grad)
         finally:
             set_gradients(self.trained, before)

@@ -24,8 +24,12 @@ from synth.schedule.weight_versions import BackwardReads, ForwardReads
 from ..base.rank_context import RankContext
 from ..base.stepper import ForwardPredictor, WeightRead
 from ..gradients.early_gradients import EarlyGradients
+from .parameter_changes import unchanged
 
 Work = Callable[[], None]
+
+# In so many forwards the memory of weights is compared.
+_NUM_EXACT_FORWARDS = 2
 
 
 class VersionedWeights:
@@ -58,6 +62,7 @@ class VersionedWeights:
         self._predictor: ForwardPredictor | None = None
         self._parameters = {number: tuple(stage.parameters()) for number, stage in stages.items()}
         self._early = EarlyGradients(lowered, rank, self._parameters)
+        self._num_compared = dict.fromkeys(stages, 0)
         first = lowered.first_node[rank]
         numbered = list(enumerate(lowered.ops[rank], first))
         self._older = {
@@ -78,6 +83,21 @@ class VersionedWeights:
         self._recomputes = any(op.kind == OpKind.R for ops in lowered.ops for op in ops)
         makers = set(accesses.makes.node.tolist())
         self._stashing = {op for node, op in numbered if node in makers}
+
+    def begin(self) -> None:
+        """Begin a step.
+
+        Raises:
+            SynthError: a stage trains other parameters than when its pipeline was made.
+        """
+        for number, known in self._parameters.items():
+            now = tuple(self._stages[number].parameters())
+            if len(now) != len(known) or any(a is not b for a, b in zip(now, known, strict=True)):
+                raise SynthError(
+                    f"stage {number} trains other parameters than when the Pipeline was made, and "
+                    f"this schedule keeps versions of those that it knew: make a new Pipeline and "
+                    f"optimizer after such a change"
+                )
 
     def predict_by(self, predictor: ForwardPredictor | None) -> None:
         """Let a stepper change the weights during each forward; None: they stay unchanged.
@@ -103,6 +123,7 @@ class VersionedWeights:
         if op not in self._older:
             return work
         slot = self._slot(op, self._older[op])
+        work = partial(self._keeping, op, work)
         return partial(self._read, self._parameters[op.stage], slot, work)
 
     def forget(self) -> None:
@@ -127,6 +148,17 @@ class VersionedWeights:
             work()
             return
         with self._predictor.around_forward(read):
+            work()
+
+    def _keeping(self, op: Op, work: Work) -> None:
+        is_forward = op.kind in (OpKind.F, OpKind.R)
+        self._num_compared[op.stage] += is_forward
+        with unchanged(
+            self._parameters[op.stage],
+            "of which it reads an older version that is dropped later",
+            by="a forward" if is_forward else "a hook in a backward",
+            is_exact=is_forward and self._num_compared[op.stage] <= _NUM_EXACT_FORWARDS,
+        ):
             work()
 
     def _read(self, parameters: tuple[Tensor, ...], slot: int, work: Work) -> None:

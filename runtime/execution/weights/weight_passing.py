@@ -191,7 +191,9 @@ class WeightPassing:
         if op.kind in (OpKind.W, OpKind.BW) and (read or made):
             of_sum = next(iter(read.values()), None), next(iter(made.values()), None)
             work = self._adding(kept, op, *of_sum, work)
-        elif op.kind == OpKind.B and self._flow.sharded != Sharded.OPTIMIZER:
+        elif self._flow.sharded == Sharded.OPTIMIZER:
+            work = self._in_backward(kept, op, work)
+        elif op.kind == OpKind.B:
             work = self._setting_aside(kept, op, work)
         if visit is None:
             return work
@@ -230,6 +232,16 @@ class WeightPassing:
                 work()
             if made is not None:
                 values[made] = sums
+
+        return run
+
+    def _in_backward(self, kept: KeptProtocol, op: Op, work: Work) -> Work:
+        if op.kind not in (OpKind.B, OpKind.W, OpKind.BW):
+            return work
+
+        def run() -> None:
+            with kept.weights.in_backward():
+                work()
 
         return run
 

@@ -40,5 +40,5 @@ class EmbeddingRule(Rule):
 
     def weight_gradients(self, grad: Tensor, call: Call, needs: tuple[bool, ...]) -> Gradients:
         """[vocabulary, width]"""
-        count = len(call.weight())
+        count = len(call.weight_form())
         return (torch.ops.aten.embedding_dense_backward(grad, call.input, count, *call.options),)

@@ -72,7 +72,7 @@ class GroupedProductRule(Rule):
     def weight_gradients(self, grad: Tensor, call: Call, needs: tuple[bool, ...]) -> Gradients:
         """[groups, in, out], with the layout of W."""
         x, offs = call.input, call.options[0]
-        if call.weight().stride(-1) == 1:
+        if call.weight_form().stride(-1) == 1:
             return (torch._grouped_mm(x.t(), grad, offs=offs),)
         return (torch._grouped_mm(grad.t(), x, offs=offs).mT,)
 

@@ -26,7 +26,10 @@ class _ProductRule(Rule):
 
     def weight_gradients(self, grad: Tensor, call: Call, needs: tuple[bool, ...]) -> Gradients:
         """[in, out], with the layout of the matrix, and [out]"""
-        weight = _matrix_gradient(rows(grad), rows(call.input), call.weight()) if needs[0] else None
+        weight = None
+        if needs[0]:
+            turned = _is_column_major(call.weight_form())
+            weight = _matrix_gradient(rows(grad), rows(call.input), turned)
         return weight, bias_gradient(grad, call) if needs[1] else None
 
 
@@ -73,15 +76,15 @@ class MatmulRule(_ProductRule):
         """[in, out] or [b, in, out]; [out, in] of a matrix on the left"""
         if _is_left(call):
             return (self._left_gradient(grad, call),)
-        if call.weight().ndim == 3:
+        if call.weight_form().ndim == 3:
             return (call.input.mT.bmm(grad),)
         return super().weight_gradients(grad, call, needs)
 
     def _left_gradient(self, grad: Tensor, call: Call) -> Tensor:
-        x, weight = call.input, call.weight()
+        x, turned = call.input, _is_column_major(call.weight_form())
         if _is_folded(call):
-            return _matrix_gradient(rows(grad.mT), x, weight.t()).t()
-        return x.mm(grad.t()).t() if _is_column_major(weight) else grad.mm(x.t())
+            return _matrix_gradient(rows(grad.mT), x, not turned).t()
+        return x.mm(grad.t()).t() if turned else grad.mm(x.t())
 
 
 @register(torch.mm, torch.Tensor.mm, torch.ops.aten.mm, torch.ops.aten.mm.default)
@@ -129,9 +132,9 @@ def _is_column_major(matrix: Tensor) -> bool:
     return matrix.stride() == (1, matrix.shape[0])
 
 
-def _matrix_gradient(grad: Tensor, x: Tensor, matrix: Tensor) -> Tensor:
+def _matrix_gradient(grad: Tensor, x: Tensor, is_column_major: bool) -> Tensor:
     """The gradient of the matrix in x @ matrix, by autograd's product for its layout."""
-    return grad.t().mm(x).t() if _is_column_major(matrix) else x.t().mm(grad)
+    return grad.t().mm(x).t() if is_column_major else x.t().mm(grad)
 
 
 def _bind_left(matrix: Tensor, x: Tensor) -> Call:

@@ -33,15 +33,15 @@ class ProofState:
 
     Attributes:
         bound_us: the best bound of the objective.
-        of_rank: the bound of the objective from each rank alone, where it raised the best one.
-        solved: ranks whose bound alone cannot be raised.
+        proven_by: by set of ranks, the bound of the objective, where it raised the best one.
+        attained_us: by set of ranks, a value that a model of them alone attains.
         spacings: distances between forwards of the first stage, and to the end of its rank.
         idle_us: least idle times of ranks at their ends.
     """
 
     bound_us: int = 0
-    of_rank: dict[int, int] = field(default_factory=dict)
-    solved: set[int] = field(default_factory=set)
+    proven_by: dict[tuple[int, ...], int] = field(default_factory=dict)
+    attained_us: dict[tuple[int, ...], int] = field(default_factory=dict)
     spacings: Spacings = field(default_factory=Spacings)
     idle_us: IdleTimes = field(default_factory=dict)
 

@@ -12,17 +12,18 @@ from synth.objective import Objective
 from synth.schedule.files.certificate import Certificate, ProvenBound, ProverName
 from synth.solver.bounds.bound import BoundSetting, Reference, rank_by_rank
 from synth.solver.bounds.closed_form import rank_bounds, work_bounds
+from synth.solver.bounds.destructive import Decision, DestructiveBounds, Ranks
 from synth.solver.bounds.forward_spacing import far_apart, recheck_spacings
 from synth.solver.bounds.forward_spacing_model import Spacings
 from synth.solver.bounds.rechecker import Rechecker
 from synth.solver.cpsat.model import ExactModel
 from synth.solver.cpsat.op_variables import OpVariables
 from synth.solver.cpsat.or_tools import cp_model
-from synth.solver.cpsat.run import ModelOutcome, TimedBounds, run, search_from_below
+from synth.solver.cpsat.run import ModelOutcome, TimedBounds, decide, run, search_from_below
 from synth.solver.instance.in_flight import in_flight_caps
 from synth.solver.instance.instance import SPLIT, B, F, Instance, OpIndex
 from synth.solver.options import Part, SolveOptions
-from synth.solver.tuning import EXACT_MODEL, RANK_SUBSETS
+from synth.solver.tuning import CPSAT, DESTRUCTIVE, EXACT_MODEL, RANK_SUBSETS
 
 
 def is_worth_alone(instance: Instance) -> bool:
@@ -33,7 +34,7 @@ def is_worth_alone(instance: Instance) -> bool:
     )
 
 
-def _num_ops(instance: Instance, ranks: tuple[int, ...]) -> int:
+def _num_ops(instance: Instance, ranks: Ranks) -> int:
     copies = (instance[index] for rank in ranks for index in instance.held[rank])
     return sum(len(SPLIT) * copy.num_micro_batches for copy in copies)
 
@@ -51,10 +52,10 @@ class RankSubsets:
     Attributes:
         reference: called at the beginning of each proof for the best value known then.
         should_stop: polled during each proof.
-        of_rank: the bound of each rank alone, where it was above the best one known before.
+        proven_by: by set of ranks, its bound, where it was above the best one known before.
         spacings: proven distances between forwards of the first stage.
         proven_us: the best bound so far; each proof begins there and raises it.
-        solved: ranks whose own bound cannot be raised.
+        attained_us: by set of ranks, a value that a model of them alone attains.
     """
 
     part: ClassVar[Part] = Part.RANK_SUBSETS
@@ -65,10 +66,10 @@ class RankSubsets:
     options: SolveOptions
     reference: Callable[[], Reference]
     should_stop: Callable[[], bool]
-    of_rank: dict[int, int] = field(default_factory=dict)
+    proven_by: dict[Ranks, int] = field(default_factory=dict)
     spacings: Spacings = field(default_factory=Spacings)
     proven_us: int = 0
-    solved: set[int] = field(default_factory=set)
+    attained_us: dict[Ranks, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, setting: BoundSetting) -> Self:
@@ -79,10 +80,10 @@ class RankSubsets:
             setting.exact_options,
             setting.reference,
             setting.should_stop,
-            setting.known.of_rank,
+            setting.known.proven_by,
             setting.known.spacings,
             setting.known.bound_us,
-            setting.known.solved,
+            setting.known.attained_us,
         )
 
     @property
@@ -97,48 +98,63 @@ class RankSubsets:
             limit_s: for all of them; seconds of the clock, or deterministic ones.
         """
 
+        ranks = self._by_promise()
+        alone = [(rank,) for rank in ranks]
+        if self._is_worth_asking(alone):
+            yield from self._destructive(alone, limit_s)
+            return
+
         def prove(rank: int, limit_s: float) -> tuple[ProvenBound, float]:
             known_us = self.proven_us
             outcome = self.alone(rank, limit_s)
             if outcome.bound_us > known_us:
-                self.of_rank[rank] = outcome.bound_us
-            if outcome.optimal or outcome.infeasible:
-                self.solved.add(rank)
-            return self._proven(outcome, (rank,)), outcome.spent_s
+                self.proven_by[rank,] = outcome.bound_us
+            return self._proven(outcome.bound_us, (rank,)), outcome.spent_s
 
-        ranks = self._by_promise()
-        if self.instance.holds_several:
-            yield from self._by_halving(ranks, limit_s, prove)
-        else:
-            share = RANK_SUBSETS.first_rank_share
-            yield from rank_by_rank(ranks, share, limit_s, prove, self.should_stop)
+        share = RANK_SUBSETS.first_rank_share
+        yield from rank_by_rank(ranks, share, limit_s, prove, self.should_stop)
 
-    def _by_halving(
-        self,
-        ranks: Sequence[int],
-        limit_s: float,
-        prove: Callable[[int, float], tuple[ProvenBound, float]],
-    ) -> Iterator[ProvenBound]:
-        """Yield bounds from each rank in rounds, half as many ranks for twice as long each.
+    def _is_worth_asking(self, sets: Sequence[Ranks]) -> bool:
+        """Return True if refuting values proves more than minimising, in the same time.
 
-        The best of the ranks that are not solved continue (successive halving: Jamieson and
-        Talwalkar, AISTATS 2016). Closed forms do not tell which rank proves most, and most are
-        solved in less than a second.
+        Small models are minimised sooner than some questions are asked.
         """
-        num_rounds = len(ranks).bit_length()
-        turn_s = max(RANK_SUBSETS.shortest_trial_s, limit_s / (len(ranks) * num_rounds))
-        left_s, bounds_us = limit_s, dict[int, int]()
-        while ranks:
-            for rank in ranks:
-                proven, spent_s = prove(rank, min(turn_s, left_s))
-                bounds_us[rank] = max(proven.bound_us, bounds_us.get(rank, 0))
-                left_s -= spent_s
-                yield proven
-                if left_s <= 0 or self.should_stop():
-                    return
-            unsolved = [rank for rank in ranks if rank not in self.solved]
-            best_first = sorted(unsolved, key=lambda rank: -bounds_us[rank])
-            ranks, turn_s = best_first[: max(1, len(ranks) // 2)], 2 * turn_s
+        is_large = max(_num_ops(self.instance, ranks) for ranks in sets) >= DESTRUCTIVE.fewest_ops
+        return self.instance.holds_several and is_large and len(sets[0]) < self.instance.num_ranks
+
+    def _destructive(self, sets: Sequence[Ranks], limit_s: float) -> TimedBounds:
+        """Yield bounds by refuting values; return the seconds spent (see `bounds.destructive`)."""
+        effort_s = CPSAT.clock_s_per_deterministic_s if self.options.deterministic else 1.0
+        bounds = DestructiveBounds(
+            sets,
+            self.proven_us,
+            self.reference().value_us,
+            self._decide,
+            effort_s * limit_s,
+            self.should_stop,
+            self.attained_us,
+        )
+        for ranks, bound_us in bounds.run():
+            self.proven_us = bound_us
+            self.proven_by[ranks] = bound_us
+            yield self._proven(bound_us, ranks)
+        return limit_s - bounds.left_s / effort_s
+
+    def _decide(self, ranks: Ranks, value_us: int, effort_s: float) -> Decision:
+        """Decide whether some ranks keep within a value."""
+        began_s = time.monotonic()
+        if self.instance.longest_us(self.objective, value_us) < 0:
+            return Decision(None, is_refuted=True, spent_s=0.0)
+        model = self._model(value_us, ranks)
+        if model.infeasible:
+            return Decision(None, is_refuted=True, spent_s=0.0)
+        model.cp.proto.clear_objective()
+        asked = model.cp, effort_s, self.options.seed, self.should_stop
+        answer = decide(*asked, presolves=False)
+        attained_us = None if answer.found is None else answer.found.value(model.value)
+        clock_s = time.monotonic() - began_s
+        spent_s = answer.spent_s if self.options.deterministic else clock_s
+        return Decision(attained_us, answer.is_refuted, spent_s)
 
     def _by_promise(self) -> Sequence[int]:
         """Return the ranks, those that may prove most first.
@@ -152,11 +168,6 @@ class RankSubsets:
         closed_us = [self.objective.value_us(spans) for spans in rank_bounds(self.instance)]
         return sorted(ranks, key=lambda rank: -closed_us[rank])
 
-    def _promise(self, rank: int) -> tuple[int, bool]:
-        """The bound of a rank alone, and whether it may be raised, which breaks ties."""
-        may_rise = self.instance.holds_several and rank not in self.solved
-        return self.of_rank.get(rank, 0), may_rise
-
     def alone(self, rank: int, limit_s: float) -> ModelOutcome:
         """Bound by one rank; never above the reference's value."""
         return self._solve((rank,), limit_s)
@@ -164,48 +175,52 @@ class RankSubsets:
     def prove(self, limit_s: float) -> TimedBounds:
         """Yield bounds from a growing set of ranks, each time by the rank that raises it most.
 
-        Where ranks hold several stages, the best rank alone comes first, if it is not solved. Sets
-        of two and three ranks get a share of the time. The rest goes to all ranks at once, or to
-        growing sets where all would be too many ops. Where spacings are known, the sets of two
-        and three are ranks far apart. A second call begins again with the best rank, and each model
-        with the best bound.
+        Where ranks hold several stages, ranks alone come first, until nothing is open. Sets of two
+        and three ranks get a share of the time. The rest goes to all ranks at once, or to growing
+        sets where all would be too many ops. Where spacings are known, the sets of two and three
+        are ranks far apart. A second call begins again with the best rank, and each model with the
+        best bound.
         """
-        chosen: tuple[int, ...] = (max(self._by_promise(), key=self._promise),)
-        left_s = limit_s
-        if self._continues_alone(chosen[0]):
-            outcome = self._solve(chosen, RANK_SUBSETS.share * left_s)
-            left_s -= outcome.spent_s
-            yield self._proven(outcome, chosen)
+        left_s, by_promise = limit_s, self._by_promise()
+        alone = [(rank,) for rank in by_promise]
+        if self._is_worth_asking(alone) and is_worth_alone(self.instance):
+            left_s -= yield from self._destructive(alone, RANK_SUBSETS.share * left_s)
+        chosen: Ranks = (max(by_promise, key=lambda rank: self.proven_by.get((rank,), 0)),)
         while tried := self._wider(chosen):
-            found: list[tuple[int, tuple[int, ...]]] = []
-            share_s = left_s * self._share(tried) / len(tried)
-            for wider in tried:
-                if left_s <= 0 or self.should_stop():
-                    return limit_s - left_s
-                outcome = self._solve(wider, max(share_s, RANK_SUBSETS.shortest_trial_s))
-                left_s -= outcome.spent_s
-                found.append((outcome.bound_us, wider))
-                yield self._proven(outcome, wider)
-            chosen = max(found, key=lambda one: one[0])[1]  # the first of several
+            if left_s <= 0 or self.should_stop():
+                break
+            share_s = left_s * self._share(tried)
+            is_asked = self._is_worth_asking(tried) and len(tried[0]) <= RANK_SUBSETS.few_ranks
+            raised = self._destructive if is_asked else self._minimised
+            left_s -= yield from raised(tried, share_s)
+            chosen = max(tried, key=lambda ranks: self.proven_by.get(ranks, 0))
         return limit_s - left_s
 
-    def _continues_alone(self, rank: int) -> bool:
-        """Return True if a rank alone may prove more, and soon."""
-        several = self.instance.holds_several and is_worth_alone(self.instance)
-        return several and rank not in self.solved
+    def _minimised(self, sets: Sequence[Ranks], limit_s: float) -> TimedBounds:
+        """Yield the bound of each set's model, all with as much time; return the seconds spent."""
+        spent_s = 0.0
+        for ranks in sets:
+            limit_of_one_s = max(limit_s / len(sets), RANK_SUBSETS.shortest_trial_s)
+            outcome = self._solve(ranks, limit_of_one_s)
+            spent_s += outcome.spent_s
+            self.proven_by[ranks] = outcome.bound_us
+            yield self._proven(outcome.bound_us, ranks)
+            if self.should_stop():
+                break
+        return spent_s
 
-    def _share(self, tried: list[tuple[int, ...]]) -> float:
+    def _share(self, tried: list[Ranks]) -> float:
         """Return the share of the remaining time for these sets."""
         if len(tried[0]) == self.instance.num_ranks:
             return 1.0
         is_far = self.spacings.say_more and tried[0] == far_apart(self.instance, 2)
         return RANK_SUBSETS.far_apart_share if is_far else RANK_SUBSETS.share
 
-    def _wider(self, chosen: tuple[int, ...]) -> list[tuple[int, ...]]:
+    def _wider(self, chosen: Ranks) -> list[Ranks]:
         """Return the sets to try after the chosen one; empty after the set of all ranks."""
         ranks = range(self.instance.num_ranks)
         others = [rank for rank in ranks if rank not in chosen]
-        sets: list[tuple[int, ...]] = []
+        sets: list[Ranks] = []
         if self.spacings.say_more and len(chosen) < RANK_SUBSETS.few_ranks:
             far = far_apart(self.instance, len(chosen) + 1)
             if len(far) > len(chosen):
@@ -229,21 +244,10 @@ class RankSubsets:
         ]
         return [wider for wider in sets if _num_ops(self.instance, wider) <= RANK_SUBSETS.most_ops]
 
-    def _solve(self, ranks: tuple[int, ...], limit_s: float) -> ModelOutcome:
+    def _solve(self, ranks: Ranks, limit_s: float) -> ModelOutcome:
         began_s = time.monotonic()
         value_us, hint = self.reference()
-        has_pairs = Part.PASSING_PAIRS not in self.options.without and len(ranks) > 1
-        if has_pairs:
-            self.options.report_part(Part.PASSING_PAIRS)
-        model = model_of(
-            self.instance,
-            self.objective,
-            value_us,
-            ranks,
-            self.spacings,
-            passing_pairs=has_pairs,
-            closed_forms=Part.CLOSED_FORMS not in self.options.without,
-        )
+        model = self._model(value_us, ranks)
         model.at_least(min(self.proven_us, value_us))
         if hint is not None:
             model.hint(hint, value_us)
@@ -252,7 +256,22 @@ class RankSubsets:
         self.proven_us = max(self.proven_us, bound_us)
         return replace(outcome, bound_us=bound_us)
 
-    def _proven(self, outcome: ModelOutcome, ranks: tuple[int, ...]) -> ProvenBound:
+    def _model(self, value_us: int, ranks: Ranks) -> ExactModel:
+        """Make the exact model of some ranks within a value."""
+        has_pairs = Part.PASSING_PAIRS not in self.options.without and len(ranks) > 1
+        if has_pairs:
+            self.options.report_part(Part.PASSING_PAIRS)
+        return model_of(
+            self.instance,
+            self.objective,
+            value_us,
+            ranks,
+            self.spacings,
+            passing_pairs=has_pairs,
+            closed_forms=Part.CLOSED_FORMS not in self.options.without,
+        )
+
+    def _proven(self, bound_us: int, ranks: Ranks) -> ProvenBound:
         """Certify a bound. An earlier bound is no lemma: it only says where the search begins."""
         first = self.instance[0]
         lemmas = self.spacings.lemmas(first.last) if first.rank in ranks else ()
@@ -263,7 +282,7 @@ class RankSubsets:
             num_micro_batches=max(counts),
             forward_spacings=lemmas,
         )
-        return ProvenBound(outcome.bound_us, certificate)
+        return ProvenBound(bound_us, certificate)
 
     @classmethod
     def recheck(cls, certificate: Certificate, again: Rechecker) -> None:
@@ -278,7 +297,7 @@ def model_of(
     instance: Instance,
     objective: Objective,
     value_us: int,
-    ranks: tuple[int, ...],
+    ranks: Ranks,
     spacings: Spacings,
     *,
     passing_pairs: bool = True,

@@ -133,14 +133,17 @@ def decide(
     should_stop: Callable[[], bool] = lambda: False,
     *,
     is_thorough: bool = False,
+    presolves: bool = True,
 ) -> SmallSolution:
     """Solve a small model of many ops with one worker.
 
     Args:
         seconds: effort, counted in deterministic steps that take about this long.
         is_thorough: use stronger disjunctive propagation, which is slower.
+        presolves: simplify the model first, which may take longer than the search.
     """
     parameters = quiet(seed, 1, repeatable=True)
+    parameters.cp_model_presolve = presolves
     mind_orders(parameters)
     parameters.use_strong_propagation_in_disjunctive = is_thorough
     if not model.has_objective():

@@ -7,6 +7,7 @@ how long it takes. `notes/solver.md` says where values were measured. Units are 
 
 from synth.solver.tuning.bounds import (
     BOUND_POLICY,
+    DESTRUCTIVE,
     FORWARD_SPACING,
     IDLE_TIME,
     RANK_SUBSETS,
@@ -40,6 +41,7 @@ __all__ = [
     "BANDIT",
     "BOUND_POLICY",
     "CPSAT",
+    "DESTRUCTIVE",
     "EVALUATION",
     "EXACT_MODEL",
     "EXTEND",

@@ -32,6 +32,19 @@ class RankSubsetTuning:
 
 
 @dataclass(frozen=True)
+class DestructiveTuning:
+    """Questions whether some ranks keep within a value."""
+
+    # Fewest ops of the largest model; smaller ones are minimised at once.
+    fewest_ops: int = 60
+    # Seconds of effort for a question, and their growth where it was not answered.
+    first_effort_s: float = 0.8
+    effort_growth: float = 3.0
+    # What may stay open, as a share of the value.
+    tolerance: float = 5e-4
+
+
+@dataclass(frozen=True)
 class ForwardSpacingTuning:
     """Least distances between forwards of the first stage."""
 
@@ -88,7 +101,7 @@ class BoundPolicyTuning:
     # more, and where it holds several stages.
     one_by_one_share: float = 0.08
     one_by_one_share_with_spacings: float = 0.03
-    one_by_one_share_of_several: float = 0.2
+    one_by_one_share_of_several: float = 0.35
     # Share of the remaining time where bounds take turns with the search; the second value is for
     # ranks that hold several stages, where single ranks have proven most by then.
     in_turn_share: float = 0.3
@@ -113,6 +126,7 @@ class RecheckTuning:
 
 
 RANK_SUBSETS = RankSubsetTuning()
+DESTRUCTIVE = DestructiveTuning()
 FORWARD_SPACING = ForwardSpacingTuning()
 IDLE_TIME = IdleTimeTuning()
 BOUND_POLICY = BoundPolicyTuning()

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from synth.errors import SynthError
+from synth.errors import RunFailure, SynthError
 from synth.families import generate
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op
+from tests.runtime.rank_threads import RankThreads, group_here
 
 MICRO_BATCHES, ROWS, WIDTH, CLASSES, IGNORED = 4, 3, 6, 5, -100
 FAMILIES = ["1f1b", "zb-h1", "zb-v", "gpipe:recompute"]
@@ -235,3 +236,96 @@ def test_other_ranks_read_that_weights_are_too_few(pool: Any) -> None:
     told, said = pool.run(weigh_wrongly, 2)
     assert said.startswith("2 weights were given for 4 micro-batches")
     assert f"rank 1 failed: {said}" in told
+
+
+def squares(y: Tensor, targets: Tensor) -> Tensor:
+    return (y - targets).pow(2).mean()
+
+
+def in_doubles(rank: int, size: int, family: str) -> list[Tensor | None]:
+    """Losses in float64: of a step, of an evaluation in inference mode, of a step after it."""
+    from synth.runtime.pipeline import Pipeline
+
+    schedule = generate(family, size, 2)
+    stages = {
+        number: nn.Linear(WIDTH, WIDTH, bias=False, dtype=torch.float64)
+        for number, _ in schedule.placement.held[rank]
+    }
+    for stage in stages.values():
+        nn.init.constant_(stage.weight, 0.1)
+    pipeline = Pipeline(schedule, stages, loss=squares, group=group_here(), timeout_s=60)
+    x = torch.linspace(0, 1, 4 * WIDTH, dtype=torch.float64).view(4, WIDTH)
+    batch = pipeline.split(x, targets=x)
+    first = pipeline.step(batch)
+    with torch.inference_mode():
+        evaluated = pipeline.evaluate(pipeline.split(x.clone(), targets=x))
+        again = pipeline.evaluate(batch)
+    return [first, evaluated, again, pipeline.evaluate(batch), pipeline.step(batch)]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_losses_of_doubles_are_doubles_also_in_inference_mode(family: str) -> None:
+    count = generate(family, 2, 2).placement.num_stages
+    x = torch.linspace(0, 1, 4 * WIDTH, dtype=torch.float64).view(4, WIDTH)
+    y = x
+    for _ in range(count):
+        y = y @ torch.full((WIDTH, WIDTH), 0.1, dtype=torch.float64)
+    found = [x for each in RankThreads().run(in_doubles, 2, family) for x in each if x is not None]
+    assert len(found) == 5
+    for loss in found:
+        torch.testing.assert_close(loss, squares(y, x), rtol=1e-13, atol=0)
+
+
+def refuse_more_than_a_loss(rank: int, size: int) -> str:
+    from synth.runtime.pipeline import Pipeline
+
+    def two(y: Tensor, targets: Tensor) -> Any:
+        return squares(y, targets), y.mean()
+
+    stage, schedule = nn.Linear(WIDTH, WIDTH), generate("1f1b", size, 2)
+    pipeline = Pipeline(schedule, stage, loss=two, group=group_here(), timeout_s=60)
+    with pytest.raises(RunFailure) as caught:
+        pipeline.step(pipeline.split(torch.ones(2, WIDTH), targets=torch.ones(2, WIDTH)))
+    return str(caught.value)
+
+
+def test_a_loss_with_something_beside_it_is_refused() -> None:
+    said = "the last stage gave a tuple, where it must give the loss, one tensor: give"
+    assert all(said in told for told in RankThreads().run(refuse_more_than_a_loss, 2))
+
+
+def gradients_of_inputs(rank: int, size: int, family: str) -> list[Tensor | None]:
+    """Those of inputs that require a gradient, ahead of a frozen first stage."""
+    from synth.runtime.batch import Batch
+    from synth.runtime.pipeline import Pipeline
+
+    stage = nn.Linear(WIDTH, WIDTH).requires_grad_(rank > 0)
+    nn.init.constant_(stage.weight, 0.1)
+    schedule = generate(family, size, 2)
+    pipeline = Pipeline(schedule, stage, loss=squares, group=group_here(), timeout_s=60)
+    prompts = [torch.ones(2, WIDTH, requires_grad=True) for _ in range(2)]
+    pipeline.step(Batch(prompts, [torch.zeros(2, WIDTH)] * 2))
+    return [prompt.grad for prompt in prompts]
+
+
+@pytest.mark.parametrize("family", ["1f1b", "zb-h1"])
+def test_inputs_ahead_of_frozen_stages_get_their_gradients(family: str) -> None:
+    found, nothing = RankThreads().run(gradients_of_inputs, 2, family)
+    assert nothing == [None, None] and all(g is not None and g.any() for g in found)
+
+
+def test_a_complex_loss_is_refused() -> None:
+    def refused(rank: int, size: int) -> str:
+        from synth.runtime.pipeline import Pipeline
+
+        def loss(y: Tensor, targets: Tensor) -> Tensor:
+            return torch.complex(y, targets).sum()
+
+        stage, schedule = nn.Linear(WIDTH, WIDTH), generate("1f1b", size, 1)
+        pipeline = Pipeline(schedule, stage, loss=loss, group=group_here(), timeout_s=60)
+        with pytest.raises(RunFailure) as caught:
+            pipeline.step(pipeline.split(torch.ones(2, WIDTH), targets=torch.ones(2, WIDTH)))
+        return str(caught.value)
+
+    (told,) = RankThreads().run(refused, 1)
+    assert "the loss is a complex number; give a real one" in told

@@ -1,0 +1,141 @@
+"""Destructive bounds: refute values instead of minimising.
+
+Whether a set of ranks alone can keep within a value is decided sooner than its least value is
+found (Klein and Scholl 1999, "Computing lower bounds by destructive improvement: an application to
+resource-constrained project scheduling").
+
+1. All sets are asked for the middle of what is open, until one refutes it; if none does, the middle
+   is lower next time.
+2. That set is asked for further middles until little of its own is open.
+3. The others are asked whether they refute a little more than the bound. Most do not, and one
+   question was enough for them; one that does is the next to be asked for middles.
+"""
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from synth.solver.tuning import DESTRUCTIVE
+
+Ranks = tuple[int, ...]
+
+
+class Decision(NamedTuple):
+    """Whether some ranks can keep within a value.
+
+    Attributes:
+        attained_us: the value of a schedule of them; None if none was found.
+        is_refuted: there is none.
+        spent_s: in the terms of the time limit.
+    """
+
+    attained_us: int | None
+    is_refuted: bool
+    spent_s: float
+
+
+# Decides whether some ranks keep within a value, with some seconds of effort.
+Decide = Callable[[Ranks, int, float], Decision]
+
+
+class Raised(NamedTuple):
+    """A bound, and the set of ranks that proves it."""
+
+    ranks: Ranks
+    bound_us: int
+
+
+@dataclass
+class DestructiveBounds:
+    """The questions to sets of ranks, and what is known of them.
+
+    Attributes:
+        sets: those that may prove most first.
+        bound_us: the best bound.
+        value_us: the best value known; no bound is looked for above it.
+        attained_us: by set, a value that its ranks alone attain.
+        left_s: the time that is left.
+        should_stop: polled between questions.
+    """
+
+    sets: Sequence[Ranks]
+    bound_us: int
+    value_us: int
+    decide: Decide
+    left_s: float
+    should_stop: Callable[[], bool]
+    attained_us: dict[Ranks, int] = field(default_factory=dict)
+
+    def run(self) -> Iterator[Raised]:
+        """Yield each bound; rounds have more and more effort for a question, until all answer."""
+        sets, effort_s = list(self.sets), DESTRUCTIVE.first_effort_s
+        while sets and self._goes_on:
+            sets = yield from self._bisect(sets, effort_s)
+            effort_s *= DESTRUCTIVE.effort_growth
+
+    @property
+    def _goes_on(self) -> bool:
+        return self.bound_us < self.value_us and self.left_s > 0 and not self.should_stop()
+
+    def _bisect(self, sets: list[Ranks], effort_s: float) -> Generator[Raised, None, list[Ranks]]:
+        """Ask until little is open; return the sets that left a question open."""
+        unanswered: set[Ranks] = set()
+        open_us = max(map(self._open_us, sets))
+        has_one = any(self._open_us(one) < self.value_us for one in sets)  # from an earlier run
+        while (middle_us := self._middle_us(open_us, is_least=has_one)) is not None:
+            for one in [one for one in sets if self._open_us(one) > middle_us]:
+                if not self._goes_on:
+                    return []
+                found = self._ask(one, middle_us, effort_s, unanswered)
+                if found.is_refuted:
+                    yield Raised(one, self.bound_us)
+                    yield from self._raise_by(one, effort_s, unanswered)
+                    has_one = True
+                    break
+            else:
+                open_us = middle_us
+        return [one for one in sets if one in unanswered and self._open_us(one) > self.bound_us]
+
+    def _raise_by(
+        self, ranks: Ranks, effort_s: float, unanswered: set[Ranks]
+    ) -> Generator[Raised, None, None]:
+        """Ask one set until little of its own is open."""
+        open_us = self._open_us(ranks)
+        while (middle_us := self._middle_us(open_us)) is not None and self._goes_on:
+            if self._ask(ranks, middle_us, effort_s, unanswered).is_refuted:
+                yield Raised(ranks, self.bound_us)
+            else:
+                open_us = middle_us
+
+    def _ask(
+        self, ranks: Ranks, middle_us: int, effort_s: float, unanswered: set[Ranks]
+    ) -> Decision:
+        """Ask one question, and note the answer."""
+        found = self.decide(ranks, middle_us, min(effort_s, self.left_s))
+        self.left_s -= found.spent_s
+        if found.is_refuted:
+            self.bound_us = middle_us + 1
+        elif found.attained_us is not None:
+            self.attained_us[ranks] = found.attained_us
+        else:
+            unanswered.add(ranks)
+        return found
+
+    def _open_us(self, ranks: Ranks) -> int:
+        """Return the least value that a set is known to keep within."""
+        return min(self.value_us, self.attained_us.get(ranks, self.value_us))
+
+    def _middle_us(self, open_us: int, *, is_least: bool = False) -> int | None:
+        """Return the next value to ask for; None: what is open is not worth it.
+
+        If no value was kept, the question is at last whether the value known is the least.
+
+        Args:
+            open_us: a value that is kept, or the best one known.
+            is_least: ask for the least rise of the bound that is worth it.
+        """
+        least_us = int(DESTRUCTIVE.tolerance * self.value_us)
+        if open_us - self.bound_us > least_us:
+            return self.bound_us + (least_us if is_least else (open_us - self.bound_us) // 2)
+        is_whole = open_us == self.value_us > self.bound_us
+        return self.value_us - 1 if is_whole else None
