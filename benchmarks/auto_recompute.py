@@ -85,15 +85,15 @@ class Row(NamedTuple):
 
     @property
     def gap_percent(self) -> float | None:
-        """The gap of `auto` to the bound of every choice."""
-        value_us = self.values_us["auto"]
+        """The gap of `auto` to the bound of every choice; None: it was not asked for, or failed."""
+        value_us = self.values_us.get("auto")
         return None if value_us is None else 100 * relative_gap(value_us, self.bound_us)
 
     @property
     def behind_percent(self) -> float | None:
         """By how much `auto` is longer than the best single choice; less than 0: shorter."""
-        value_us, single_us = self.values_us["auto"], self.single_us
-        if single_us is None:
+        value_us, single_us = self.values_us.get("auto"), self.single_us
+        if single_us is None or "auto" not in self.values_us:
             return None
         return float("inf") if value_us is None else 100 * (value_us / single_us - 1)
 

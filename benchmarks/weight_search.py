@@ -67,20 +67,26 @@ class Row(NamedTuple):
 
 
 def weight_passing_problem(
-    movement: WeightMovement, network_name: str, tokens: int, buffers: int
+    movement: WeightMovement,
+    network_name: str,
+    tokens: int,
+    buffers: int,
+    *,
+    num_stages: int = _RANKS,
+    rounds: int = _ROUNDS,
 ) -> WeightPassingProblem:
-    """The problem of a case."""
-    model = Model(_HIDDEN, _LAYERS, _SEQUENCE, tokens)
-    costs = costs_of(model, _RANKS, network(network_name))
-    where = everywhere(_RANKS, _RANKS)
-    count = _RANKS * _ROUNDS
+    """The problem of a case, on 8 ranks; fewer stages of the same size are a smaller model."""
+    model = Model(_HIDDEN, _LAYERS // _RANKS * num_stages, _SEQUENCE, tokens)
+    costs = costs_of(model, num_stages, network(network_name))
+    where = everywhere(_RANKS, num_stages)
+    count = _RANKS * rounds
     flow = WeightPassingProblem(Problem(costs, where, count), movement).flow()
     stage = costs.stages[0]
     weights = 2 if movement == WeightMovement.RING else 1
     each = weights * stage.parameter_bytes + stage.gradient_bytes
     kept = max(kept_bytes(costs, where, flow, rank) for rank in range(_RANKS))
     working = stage.rise_bytes[OpKind.BW] + 2 * stage.output_bytes
-    cap = kept + (_RANKS + 1) * stage.saved_bytes + working + buffers * each
+    cap = kept + (num_stages + 1) * stage.saved_bytes + working + buffers * each
     return WeightPassingProblem(Problem(costs, where, count, (cap,) * _RANKS), movement)
 
 

@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
@@ -14,6 +15,11 @@ from tests.runtime.gloo_pool import GlooPool
 # Kernels of small tensors gain nothing from threads, and where several tests run at a time,
 # threads that wait for each other cost many times what they do. Set before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Compiled modules are kept, whatever the environment says: the tests start hundreds of processes,
+# and each of them would compile all of synth anew.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Random examples are the same every time, and no machine is too slow for them. To look for new
 # ones: HYPOTHESIS_PROFILE=default.
@@ -54,10 +60,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
+def pytest_collection() -> None:
+    """Look for no garbage while modules are imported and tests are collected: most of it stays."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """Spare the garbage collector what is imported by now, which is most and stays."""
+    """Spare the garbage collector what is imported by now."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def slow_tests(names: Collection[str], cpu_s: Mapping[str, float]) -> set[str]:

@@ -3,6 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,24 @@ import pytest
 from benchmarks import tables
 from benchmarks.weight_passing import hidden_from_tokens
 from benchmarks.weight_passing_model import NETWORKS, Model, network, simulate
+from benchmarks.weight_search import weight_passing_problem
+from synth.op_kinds import OpKind
 from synth.profile.links import Links
+from synth.schedule.lowering.lower import Lowered
+from synth.schedule.model import Buffering
+from synth.schedule.rank_memory import exceeds_caps, peak_bytes
+from synth.schedule.verify import check_deadlock, lower_checked
+from synth.schedule.weight_flow import Sharded
+from synth.search.outcome import StoppedBy
+from synth.solver.options import Part, SolveOptions
+from synth.solver.weight_passing.bounds import prove_weight_passing
+from synth.solver.weight_passing.compute_order import ComputeOrder, all_split, split
+from synth.solver.weight_passing.first_orders import orders_of_one_by_one
+from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
+from synth.solver.weight_passing.programs import make_schedule
+from synth.solver.weight_passing.search import solve_weight_passing
+from synth.solver.weight_passing.unshard_placement import OpNeeds
+from synth.solver.weight_passing.visit_options import VisitOptions
 
 Rows = list[dict[str, Any]]
 TEXT = " ".join((tables.ROOT / "notes" / "weight-passing.md").read_text("utf-8").split())
@@ -50,6 +68,104 @@ def test_searched_schedules() -> None:
     assert f"than the published ones, by {percent(map(less, published))}" in TEXT
     assert len(ring) - len(published) == 3
     assert "In three rows a schedule is found where no published one fits" in TEXT
+
+
+def of_one_by_one(
+    movement: WeightMovement, setting: tuple[str, int], buffers: int
+) -> tuple[WeightPassingProblem, ComputeOrder, ComputeOrder]:
+    """A row's problem; micro-batches one after the other with BW whole, and with B and W apart."""
+    passing = weight_passing_problem(movement, *setting, buffers)
+    whole = next(iter(orders_of_one_by_one(passing)))
+    return passing, whole, all_split(whole)
+
+
+def placed(
+    passing: WeightPassingProblem, order: ComputeOrder, options: VisitOptions, *, is_capped: bool
+) -> Lowered:
+    headrooms = passing.headrooms(Sharded.WEIGHTS) if is_capped else None
+    schedule = make_schedule(OpNeeds(passing), (order,), options, headrooms)
+    return lower_checked(schedule, passing.problem.costs)
+
+
+def besides_static_gb(passing: WeightPassingProblem, peaks: Iterable[int]) -> str:
+    headrooms, caps = passing.headrooms(Sharded.WEIGHTS), passing.problem.caps_bytes
+    assert headrooms is not None and caps is not None
+    return f"{max(p - c + h for p, c, h in zip(peaks, caps, headrooms, strict=True)) / 1e9:.1f} GB"
+
+
+def test_why_gaps_of_rings_are_wide() -> None:
+    passing, _, apart = of_one_by_one(WeightMovement.RING, ("200 Gb/s", 8192), 4)
+    work_us = sum(stage.work_us for stage in passing.stages) * passing.rounds
+    assert f"39/32 of the work is {39 / 32 * work_us / 1e6:.1f} s" in TEXT
+    roomy = VisitOptions(buffering=Buffering(4, 16), most_open=2)
+    lowered = placed(passing, apart, roomy, is_capped=False)
+    us, bound_us = check_deadlock(lowered).makespan_us, prove_weight_passing(passing).bound_us
+    assert f"with B and W apart, take {us / 1e6:.2f} s" in TEXT
+    assert f"That is {100 * (1 - bound_us / us):.1f} % above the bound" in TEXT
+    need = besides_static_gb(passing, peak_bytes(lowered))
+    left = besides_static_gb(passing, passing.problem.caps_bytes or ())
+    assert f"needs {need} besides static memory, and four buffers leave {left}" in TEXT
+    slow, whole, _ = of_one_by_one(WeightMovement.RING, ("10 GbE", 32_768), 4)
+    last = slow.rounds - 1
+    for op in whole:
+        if op.kind == OpKind.BW and op.microbatch == last:
+            whole = split(whole, op)
+    found = placed(slow, whole, VisitOptions(ahead=3), is_capped=True)
+    assert not exceeds_caps(peak_bytes(found), slow.problem.caps_bytes)
+    us = check_deadlock(found).makespan_us
+    assert f"in the last round alone {us / 1e6:.1f} s" in TEXT
+
+
+def test_why_gaps_of_gathers_are_wide() -> None:
+    passing, _, _ = of_one_by_one(WeightMovement.GATHER, ("10 GbE", 32_768), 1)
+    stage, num_stages, rounds = passing.stages[0], len(passing.stages), passing.rounds
+    headrooms = passing.headrooms(Sharded.WEIGHTS)
+    assert headrooms is not None
+    held = num_stages * stage.saved_bytes + stage.parameter_bytes + stage.gradient_bytes
+    room = (min(headrooms) - held - stage.rise_bytes[OpKind.BW]) // stage.parameter_bytes
+    again = num_stages - 1 - room
+    assert (room, again) == (1, 6)
+    gathers = num_stages + rounds * again
+    us = gathers * passing.gather_us(0) + rounds * num_stages * passing.scatter_us(0)
+    assert (
+        f"{gathers} gathers at least, which with 32 reduce-scatters take {us / 1e6:.1f} s" in TEXT
+    )
+    work_us = sum(each.work_us for each in passing.stages) * rounds
+    assert f"The work of a rank takes {work_us / 1e6:.1f} s" in TEXT
+
+
+@pytest.mark.slow
+def test_closed_forms_of_small_gathers_are_below_proven_optima() -> None:
+    proven, below = [], []
+    for num_stages, rounds in ((2, 2), (3, 1)):
+        passing = weight_passing_problem(
+            WeightMovement.GATHER, "10 GbE", 32_768, 1, num_stages=num_stages, rounds=rounds
+        )
+        options = SolveOptions(time_limit_s=20.0, deterministic=True, workers=1)
+        alone = replace(options, without=frozenset({Part.EXACT}), time_limit_s=1.0)
+        searched = solve_weight_passing(passing, alone)
+        exact = solve_weight_passing(passing, options)
+        assert exact.stopped_by == StoppedBy.OPTIMAL and searched.value_us == exact.value_us
+        assert exact.value_us is not None
+        proven.append(exact.value_us / 1e6)
+        below.append(100 * (1 - prove_weight_passing(passing).bound_us / exact.value_us))
+    words = (
+        "it proves {:.2f} s for two stages and two micro-batches per rank, and {:.2f} s for three"
+    )
+    assert words.format(*proven) in TEXT
+    assert "the closed forms are {:.1f} and {:.1f} % below".format(*below) in TEXT
+
+
+def test_stages_that_stay_where_others_are_gathered() -> None:
+    once = []
+    for buffers in range(1, 5):
+        passing, whole, _ = of_one_by_one(WeightMovement.GATHER, ("10 GbE", 32_768), buffers)
+        lowered = placed(passing, whole, VisitOptions(), is_capped=True)
+        assert not exceeds_caps(peak_bytes(lowered), passing.problem.caps_bytes)
+        gathered = [op.stage for op in lowered.schedule.programs[0] if op.kind == OpKind.UNSHARD]
+        once.append(sum(gathered.count(stage) == 1 for stage in range(len(passing.stages))))
+    words = "gather {}, {}, {} and {} of the 8 stages once with one to four buffers on 10 GbE"
+    assert words.format(*once) in TEXT
 
 
 Cells = dict[tuple[str, int, int], dict[str, dict[str, Any]]]

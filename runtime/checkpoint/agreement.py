@@ -26,7 +26,7 @@ def agree(look: Callable[[], T], what: str, group: Any) -> T:
         except OSError as error:
             answer[1] = SynthError(f"{what}: {error.strerror or error}")
         except Exception as error:
-            answer[1] = _unexpected(error)
+            answer[1] = _unexpected(error, 0)
     with of_checkpoints():
         answer = broadcast_object(answer, 0, group)
     if answer[1] is not None:
@@ -37,16 +37,35 @@ def agree(look: Callable[[], T], what: str, group: Any) -> T:
 
 def together(work: Callable[[], T], group: Any) -> T:
     """Do each rank's part of an action; if a rank refuses, all of them raise the first refusal."""
+
+    def gather(refusal: object) -> list[Any]:
+        with of_checkpoints():
+            return gather_objects(refusal, group)
+
+    return done_by_all(work, gather, dist.get_rank())
+
+
+def done_by_all(work: Callable[[], T], gather: Callable[[Any], list[Any]], rank: int) -> T:
+    """Do this rank's part of a work; if a rank refuses, all of them raise the first refusal.
+
+    Args:
+        work: the part.
+        gather: returns the objects of all ranks, in order; all of them call it.
+        rank: this rank.
+
+    Raises:
+        SynthError: a rank could not do it.
+    """
     refusal: SynthError | None = None
     try:
         done = work()
     except SynthError as error:
         refusal = error
+    except OSError as error:
+        refusal = SynthError(f"{error.filename}: {error.strerror or error}")
     except Exception as error:
-        refusal = _unexpected(error)
-    with of_checkpoints():
-        refusals: list[SynthError | None] = gather_objects(refusal, group)
-    first = next((error for error in refusals if error is not None), None)
+        refusal = _unexpected(error, rank)
+    first = next((error for error in gather(refusal) if error is not None), None)
     if first is not None:
         raise first
     return done
@@ -58,7 +77,7 @@ def of_checkpoints() -> AbstractContextManager[None]:
     return named_failure(dist.get_rank(), where=where)
 
 
-def _unexpected(error: Exception) -> SynthError:
+def _unexpected(error: Exception, rank: int) -> SynthError:
     """Convert an unexpected error into one that can be sent to the ranks that wait."""
     traceback.print_exc()
-    return SynthError(f"rank {dist.get_rank()} failed: {type(error).__name__}: {error}")
+    return SynthError(f"rank {rank} failed: {type(error).__name__}: {error}")

@@ -135,7 +135,7 @@ class EmulatedLinks:
         while True:
             came = [t for t in transfers if self._known_end_ns(t) is not None]
             first = min(came, key=lambda t: self._arriving[t].end_ns or 0, default=None)
-            left_ns = None if first is None else self._left_ns(first)
+            left_ns = None if first is None else (self._arriving[first].end_ns or 0) - now_ns()
             if left_ns is not None and left_ns <= 0:
                 break
             others = [t for t in transfers if t not in came]
@@ -145,9 +145,6 @@ class EmulatedLinks:
         self.device.resumed(
             arriving.end_ns or 0, asked_ns, arriving.came_ns, arriving.sender_late_ns
         )
-
-    def _left_ns(self, transfer: Transfer) -> int:
-        return (self._arriving[transfer].end_ns or 0) - now_ns()
 
     def _known_end_ns(self, transfer: Transfer) -> int | None:
         """The end of a posted receive by the plan's links; None: its message has not come."""

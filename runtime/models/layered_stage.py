@@ -129,19 +129,16 @@ class LayeredStage(Stage):
         super().__init__(self._chain, is_first=is_first, is_last=is_last)
 
     def begin(self) -> None:
-        """See `Stage.begin`."""
         super().begin()
         for call in self._chain.calls:
             call.begin()
 
     def end(self) -> None:
-        """See `Stage.end`."""
         super().end()
         for call in self._chain.calls:
             call.end()
 
     def forward(self, microbatch: int, given: ForwardInput) -> Tensors:
-        """See `Stage.forward`."""
         with self._seeded(microbatch):
             return super().forward(microbatch, given)
 
@@ -153,7 +150,6 @@ class LayeredStage(Stage):
         )
 
     def forward_light(self, microbatch: int, given: ForwardInput) -> Tensors:
-        """See `Stage.forward_light`."""
         with self._seeded(microbatch):
             return super().forward_light(microbatch, given)
 

@@ -60,7 +60,6 @@ class FlushFreeStep:
         self.updates = dict.fromkeys(optimizers, 0)
 
     def begin(self) -> None:
-        """See `Stepper`."""
         for gradients in self._gradients.values():
             gradients.open()
 
@@ -81,7 +80,6 @@ class FlushFreeStep:
 
     @property
     def predicts(self) -> bool:
-        """See `ForwardPredictor`."""
         return self._prediction is not None
 
     def step(self, stage: int) -> None:

@@ -54,11 +54,9 @@ class PostValidatedStep:
         self.num_skipped = 0
 
     def begin(self) -> None:
-        """See `Stepper`."""
         self._snapshot.mark()
 
     def validate(self) -> bool:
-        """See `Stepper`."""
         was_right = self.finish()
         if not was_right:
             self._snapshot.restore()
@@ -73,7 +71,6 @@ class PostValidatedStep:
             self._norm.start(self._gradients.counted())
 
     def step(self, stage: int) -> None:
-        """See `Stepper`."""
         if self._taken is None:
             raise RuntimeError("a STEP before `synchronize`")
         self.optimizers[stage].preview(self._taken)

@@ -81,7 +81,6 @@ class AdamWRule:
         settings: StepSettings,
         found_inf: Tensor | None = None,
     ) -> None:
-        """See `UpdateRule`."""
         if settings.nesterov:
             raise SynthError("Nesterov momentum is for sgd with momentum; this optimizer is adamw")
         adamw(
@@ -133,7 +132,6 @@ class SgdRule:
         settings: StepSettings,
         found_inf: Tensor | None = None,
     ) -> None:
-        """See `UpdateRule`."""
         if settings.nesterov and not moments:
             raise SynthError("Nesterov momentum is for sgd with momentum; give sgd:0.9")
         buffers: list[Tensor | None] = list(moments[0]) if moments else [None] * len(parameters)
@@ -154,7 +152,6 @@ class SgdRule:
     def direction(
         self, moments: Sequence[Tensor], count: Tensor | None, settings: StepSettings
     ) -> Tensor:
-        """See `UpdateRule`."""
         return moments[0]
 
 

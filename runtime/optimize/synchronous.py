@@ -35,7 +35,6 @@ class SynchronousStep:
         self._verdict: NormVerdict | None = None
 
     def begin(self) -> None:
-        """See `Stepper`."""
         self._verdict = None
         self._gradients.open()
 
@@ -53,7 +52,6 @@ class SynchronousStep:
                 self._gradients.scale(self._verdict.scale)
 
     def step(self, stage: int) -> None:
-        """See `Stepper`."""
         found_inf = self._verdict.found_inf if self._verdict is not None else None
         self.optimizers[stage].step(self.settings, found_inf)
         self.optimizers[stage].show()

@@ -27,13 +27,8 @@ from synth.schedule.version_facts import version_facts
 from ..batch import Batch
 from ..execution.base.clock import OpClock
 from ..execution.base.loss_terms import LossTerms, Weights
-from ..execution.base.rank_context import RankContext
 from ..execution.base.step_table import SavedSizes, Shapes
 from ..execution.base.stepper import Stepper
-from ..execution.gradients.reductions import Reductions
-from ..execution.program.compiled_program import CompiledProgram
-from ..execution.program.executor import Executor
-from ..execution.program.forward_only import forward_only
 from ..execution.stage.stage import Stage
 from ..execution.transport.calls import CallKind
 from ..execution.transport.host.with_host import WithHost
@@ -45,6 +40,7 @@ from ..optimize.gradients import Gradients
 from ..optimize.norm import GradientNorm
 from .connections import connect
 from .cut_stages import cut_stages
+from .evaluation import ForwardEvaluation
 from .joint_calls import JointCalls
 from .loss_scale import Scale, scale_of
 from .options import PipelineKeywords, PipelineOptions
@@ -78,7 +74,6 @@ class Pipeline:
         given = options or PipelineOptions()
         self._groups = given.join_groups(keywords)
         self._norm_group: Any = None
-        self._evaluator: Executor | None = None
         with self._groups.building():
             self._options = given.updated(**keywords)
             if isinstance(stages, CutModel):
@@ -88,6 +83,7 @@ class Pipeline:
             self._groups = self._groups.on(self.device)
             self.clock = self._options.clock or OpClock(self.device, recording=False)
             self._connections = connect(self._parts, self._groups, self._options, self.clock)
+        self._evaluation = ForwardEvaluation(self._parts, self._groups, self._connections)
         self._joint = JointCalls(self._groups, self._connections.channels, self._connections.notes)
 
     def __repr__(self) -> str:
@@ -318,15 +314,7 @@ class Pipeline:
             terms = self._terms(1.0, weights, losses, outputs, with_loss=with_loss)
             if self.stepper is not None:
                 self.stepper.finish()
-            shapes = self._connections.shapes.of(batch, self.num_micro_batches)
-            with torch.no_grad():
-                self._connections.warm_up.before_evaluation(
-                    batch, shapes, self._connections.shapes.kinds, with_loss=with_loss
-                )
-                loss = self._forward_only().step(batch, shapes, terms=terms, update=False)
-        for stage in self.stages.values():
-            stage.forget()
-        return loss
+            return self._evaluation.run(batch, terms, with_loss=with_loss)
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
         """Scale the gradients of all ranks down to a global norm of at most `max_norm`.
@@ -390,24 +378,6 @@ class Pipeline:
         if self._norm_group is None:
             self._norm_group = self.separate_group()
         return self._norm_group
-
-    def _forward_only(self) -> Executor:
-        if self._evaluator is None:
-            context = RankContext(
-                lowered=forward_only(self.lowered),
-                rank=self._group.rank,
-                stages=self.stages,
-                channels=self._connections.channels,
-                device=self.device,
-                clock=OpClock(self.device, recording=False),
-            )
-            program = CompiledProgram(
-                context,
-                kept=self._connections.kept,
-                reductions=Reductions(self._connections.reducer),
-            )
-            self._evaluator = Executor(program, on_failure=self._groups.announce)
-        return self._evaluator
 
     def _terms(
         self,

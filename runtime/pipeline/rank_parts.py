@@ -12,10 +12,12 @@ from synth.costs.costs import uniform_costs
 from synth.errors import Mismatch, SynthError
 from synth.profile.links import Link, Links
 from synth.records.safe_read import AnyPath
-from synth.schedule.files.plan_file import Plan, schedule_fingerprint
+from synth.schedule.files.plan_file import Plan
+from synth.schedule.files.schedule_fingerprint import schedule_fingerprint
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.model import Schedule
 from synth.schedule.verify import verify
+from synth.schedule.verify_vocabulary import check_executable
 
 from ..execution.gradients.all_reduce import is_sharded
 from ..execution.stage.stage import Loss, Stage
@@ -50,6 +52,7 @@ def prepare_rank(
     """
     schedule = Plan.load(schedule) if isinstance(schedule, str | os.PathLike) else schedule
     lowered = lower_verified(schedule)
+    check_executable(lowered.schedule.name, lowered.schedule.vocabulary)
     check_size(lowered, group)
     if options.look_ahead and isinstance(schedule, Schedule):
         raise SynthError(

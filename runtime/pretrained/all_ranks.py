@@ -1,14 +1,12 @@
 """The ranks that read or write weights together."""
 
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 import torch.distributed as dist
 
-from synth.errors import SynthError
-
+from ..checkpoint.agreement import done_by_all
 from ..execution.transport.objects import gather_objects
 
 T = TypeVar("T")
@@ -41,17 +39,4 @@ class AllRanks:
         Raises:
             SynthError: a rank could not do it.
         """
-        refusal: SynthError | None = None
-        try:
-            done = work()
-        except SynthError as error:
-            refusal = error
-        except OSError as error:
-            refusal = SynthError(f"{error.filename}: {error.strerror or error}")
-        except Exception as error:
-            traceback.print_exc()
-            refusal = SynthError(f"rank {self.rank} failed: {type(error).__name__}: {error}")
-        first = next((error for error in self.gather(refusal) if error is not None), None)
-        if first is not None:
-            raise first
-        return done
+        return done_by_all(work, self.gather, self.rank)

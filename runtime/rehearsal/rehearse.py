@@ -82,6 +82,7 @@ def rehearse(
     """
     chosen = range(plan.num_ranks) if ranks is None else ranks
     _check(lowered, chosen)
+    plan.check_executable()
     _check_single(plan)
     check_fits(plan, chosen, device)
     rehearsal = _Rehearsal(plan, lowered, options, device, planned_arrivals=planned_arrivals)

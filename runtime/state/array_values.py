@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .places import are_different
+from .comparison import are_different
 from .tensor_numbers import FEW_BYTES, Watchfulness, uncopied
 
 
@@ -58,7 +58,6 @@ class ArrayValues:
         return self.array.copy("K") if isinstance(self.array, np.ndarray) else self.array[:]
 
     def put(self, value: Any) -> None:
-        """See `StatePlace`."""
         if isinstance(value, Digest):
             if self.differs(value):
                 raise uncopied("an array")
@@ -66,7 +65,6 @@ class ArrayValues:
         self.array[... if isinstance(self.array, np.ndarray) else slice(None)] = value
 
     def differs(self, value: Any) -> bool:
-        """See `StatePlace`."""
         own = self.array
         if isinstance(value, Digest):
             return own.nbytes != value.num_bytes or _digest(own) != value

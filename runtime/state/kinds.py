@@ -11,19 +11,16 @@ import torch
 from torch import nn
 
 from .places import (
-    NUMPY_RANDOM,
-    PYTHON_RANDOM,
     Attribute,
     ClassAttributes,
     Entries,
-    Generator,
     Items,
     Length,
-    Progress,
     StateItem,
     StatePlace,
     Variable,
 )
+from .positions import NUMPY_RANDOM, PYTHON_RANDOM, Generator, Progress
 from .walk import MOST_ENTRIES, UNWATCHED_REGISTRIES, ReachedObject, Way, is_closed
 
 # Wrappers for data parallelism, which keep state of their own.

@@ -15,7 +15,8 @@ from synth.errors import SynthError
 
 from .array_values import ArrayValues
 from .place_group import KeptValue
-from .places import Entries, Generator, Items, StatePlace
+from .places import Entries, Items, StatePlace
+from .positions import Generator
 from .tensor_numbers import Numbers, TensorNumbers, uncopied
 from .walk import StateWalk, root
 from .watch import Watch

@@ -1,7 +1,10 @@
 """The places that a walk over state finds, and comparisons of them with their last values."""
 
+import operator
 from array import array
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,8 +12,8 @@ from torch import Tensor
 
 from .array_values import ArrayValues
 from .kinds import place_of
-from .places import Entries, Generator, Items, StatePlace
-from .steady_entries import SteadyEntries, can_be_steady
+from .places import Entries, Items, StatePlace
+from .positions import Generator
 from .tensor_numbers import History, Holder, Numbers, TensorNumbers, Watchfulness, storage_key
 from .walk import ReachedObject, StateWalk, Way
 
@@ -168,3 +171,35 @@ def _is_buffer(way: Way) -> bool:
 
 def _size_of(place: StatePlace) -> int:
     return place.num_bytes if isinstance(place, TensorNumbers | ArrayValues) else 0
+
+
+class SteadyEntries:
+    """Some of a list of places, all of them dictionaries."""
+
+    def __init__(self, places: Sequence[StatePlace], indices: Sequence[int]) -> None:
+        """Take what they hold now; `indices` are those of the places."""
+        self.indices = indices
+        self._tables: list[dict[Any, Any]] = [places[i].container for i in indices]  # type: ignore
+        # The attributes of modules are told apart by their values.
+        self._keyed = [places[i].container for i in indices if places[i].left_out is None]  # type: ignore
+        self._keys = tuple(chain.from_iterable(self._keyed))
+        self._values = tuple(chain.from_iterable(map(dict.values, self._tables)))
+
+    def differ(self) -> bool:
+        """True if one of them holds another object, or has another key."""
+        return (
+            sum(map(len, self._tables)) != len(self._values)
+            or not all(map(operator.is_, chain.from_iterable(self._keyed), self._keys))
+            or not all(
+                map(
+                    operator.is_,
+                    chain.from_iterable(map(dict.values, self._tables)),
+                    self._values,
+                )
+            )
+        )
+
+
+def can_be_steady(place: StatePlace) -> bool:
+    """True for a place whose entries can be compared together with others'."""
+    return isinstance(place, Entries) and type(place.container) in (dict, defaultdict)

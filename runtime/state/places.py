@@ -1,23 +1,17 @@
-"""Places in a program's memory: containers, attributes, numbers, generators, positions."""
+"""Places in a program's memory: containers, attributes, variables; each is a `StatePlace`."""
 
-import io
-import itertools
 import operator
-import random
-import warnings
+from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
-from types import GeneratorType
 from typing import Any, Protocol
-
-import numpy as np
 
 from synth.errors import SynthError
 
+from .comparison import MISSING, are_different, changed_keys
+
 CONTAINERS = (dict, list, set, deque)
-MISSING = object()
 
 
 class StatePlace(Protocol):
@@ -53,13 +47,11 @@ class Entries:
     left_out: str | None = None
 
     def take(self) -> dict[Any, Any]:
-        """See `StatePlace`."""
         entries = dict(self._class.items(self.container))
         entries.pop(self.left_out, None)
         return entries
 
     def put(self, value: dict[Any, Any]) -> None:
-        """See `StatePlace`."""
         kind, container, now = self._class, self.container, self.take()
         if list(now) != list(value):
             for key in now:
@@ -70,7 +62,6 @@ class Entries:
                 kind.__setitem__(container, key, entry)
 
     def differs(self, value: dict[Any, Any]) -> bool:
-        """See `StatePlace`."""
         now = self.container
         if len(now) == len(value) and (
             not now
@@ -81,11 +72,11 @@ class Entries:
         ):
             return False
         now = self.take()
-        return list(now) != list(value) or bool(_changed_keys(now, value))
+        return list(now) != list(value) or bool(changed_keys(now, value))
 
     def changed(self, value: dict[Any, Any]) -> list[Any]:
         """Return the keys whose entry is another one than in this value."""
-        return _changed_keys(self.take(), value)
+        return changed_keys(self.take(), value)
 
     @property
     def _class(self) -> Any:
@@ -99,11 +90,9 @@ class Items:
     container: Any
 
     def take(self) -> list[Any]:
-        """See `StatePlace`."""
         return list(self._class.__iter__(self.container))
 
     def put(self, value: list[Any]) -> None:
-        """See `StatePlace`."""
         if isinstance(self.container, list):
             list.__setitem__(self.container, slice(None), value)
         elif isinstance(self.container, deque):
@@ -126,7 +115,6 @@ class Items:
             )
 
     def differs(self, value: list[Any]) -> bool:
-        """See `StatePlace`."""
         now = self.container
         return len(now) != len(value) or any(map(are_different, self._class.__iter__(now), value))
 
@@ -142,11 +130,9 @@ class Length:
     container: Any
 
     def take(self) -> int:
-        """See `StatePlace`."""
         return len(self.container)
 
     def put(self, value: int) -> None:
-        """See `StatePlace`."""
         if self.differs(value):
             raise SynthError(
                 f"a forward changes the length of a {type(self.container).__name__} of "
@@ -155,84 +141,77 @@ class Length:
             )
 
     def differs(self, value: int) -> bool:
-        """See `StatePlace`."""
         return len(self.container) != value
 
 
+class _OneValue(ABC):
+    """A place of one value, which is compared by identity, or as a number or text."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def take(self) -> Any: ...
+
+    def differs(self, value: Any) -> bool:
+        return are_different(self.take(), value)
+
+
 @dataclass(frozen=True, eq=False, slots=True)
-class StateItem:
+class StateItem(_OneValue):
     """One value of a dictionary or a list, or an attribute of a module of Python's."""
 
     container: Any
     key: Any
 
     def take(self) -> Any:
-        """See `StatePlace`."""
         try:
             return self.container[self.key]
         except (KeyError, IndexError):
             return MISSING
 
     def put(self, value: Any) -> None:
-        """See `StatePlace`."""
         if value is MISSING:
             self.container.pop(self.key, None)
         else:
             self.container[self.key] = value
 
-    def differs(self, value: Any) -> bool:
-        """See `StatePlace`."""
-        return are_different(self.take(), value)
-
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Attribute:
+class Attribute(_OneValue):
     """A slot of an object, or what a closure holds (`cell_contents`)."""
 
     owner: Any
     name: str
 
     def take(self) -> Any:
-        """See `StatePlace`."""
         try:
             return getattr(self.owner, self.name)
         except (AttributeError, ValueError):  # an empty slot or cell
             return MISSING
 
     def put(self, value: Any) -> None:
-        """See `StatePlace`."""
         if value is not MISSING:  # also of a frozen class
             object.__setattr__(self.owner, self.name, value)
         elif self.take() is not MISSING:
             object.__delattr__(self.owner, self.name)
 
-    def differs(self, value: Any) -> bool:
-        """See `StatePlace`."""
-        return are_different(self.take(), value)
-
 
 @dataclass(frozen=True, eq=False, slots=True)
-class TupleItem:
+class TupleItem(_OneValue):
     """An item of a tuple, which is another one after a change; `owner` is the tuple's place."""
 
     owner: StatePlace
     index: int
 
     def take(self) -> Any:
-        """See `StatePlace`."""
         whole = self.owner.take()
         is_there = isinstance(whole, tuple) and self.index < len(whole)
         return whole[self.index] if is_there else MISSING
 
     def put(self, value: Any) -> None:
-        """See `StatePlace`."""
         whole = self.owner.take()
         items = [*whole[: self.index], value, *whole[self.index + 1 :]]
         self.owner.put(whole._make(items) if hasattr(whole, "_make") else type(whole)(items))
-
-    def differs(self, value: Any) -> bool:
-        """See `StatePlace`."""
-        return are_different(self.take(), value)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -242,11 +221,9 @@ class ClassAttributes:
     owner: type
 
     def take(self) -> dict[str, Any]:
-        """See `StatePlace`."""
         return {k: v for k, v in vars(self.owner).items() if not k.startswith("__")}
 
     def put(self, value: dict[str, Any]) -> None:
-        """See `StatePlace`."""
         for name in self.changed(value):
             if name in value:
                 setattr(self.owner, name, value[name])
@@ -254,26 +231,23 @@ class ClassAttributes:
                 delattr(self.owner, name)
 
     def differs(self, value: dict[str, Any]) -> bool:
-        """See `StatePlace`."""
         return bool(self.changed(value))
 
     def changed(self, value: dict[str, Any]) -> list[str]:
         """Return the names whose attribute is another one than in this value."""
-        return _changed_keys(self.take(), value)
+        return changed_keys(self.take(), value)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Variable:
+class Variable(_OneValue):
     """The value of a context variable."""
 
     variable: ContextVar[Any]
 
     def take(self) -> Any:
-        """See `StatePlace`."""
         return self.variable.get(MISSING)
 
     def put(self, value: Any) -> None:
-        """See `StatePlace`."""
         if value is not MISSING:
             self.variable.set(value)
         elif self.take() is not MISSING:
@@ -284,132 +258,3 @@ class Variable:
                     f"a forward sets the context variable {self.variable.name!r}, which had no "
                     f"value: set it before the first step, or give it a default"
                 ) from error
-
-    def differs(self, value: Any) -> bool:
-        """See `StatePlace`."""
-        return are_different(self.take(), value)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Progress:
-    """The position of an iterator or of a file, which can be noticed and not put back."""
-
-    iterator: Any
-
-    def take(self) -> Any:
-        """See `StatePlace`."""
-        return _position(self.iterator)
-
-    def put(self, value: Any) -> None:
-        """See `StatePlace`."""
-        if self.differs(value):
-            raise SynthError(
-                f"a forward takes the next value of an iterator ({type(self.iterator).__name__}), "
-                f"which cannot be rewound after a trial, or for a recomputation: keep a list and "
-                f"the number of its next value in the module"
-            )
-
-    def differs(self, value: Any) -> bool:
-        """See `StatePlace`."""
-        return bool(self.take() != value)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Generator:
-    """The state of a generator of random numbers, as `get` returns it and `put` takes it."""
-
-    source: Any
-    get: Callable[[], Any]
-    put: Callable[[Any], None]
-
-    def take(self) -> Any:
-        """See `StatePlace`."""
-        return self.get()
-
-    def differs(self, value: Any) -> bool:
-        """See `StatePlace`."""
-        return not are_equal_states(self.get(), value)
-
-
-# The global generators are bound methods, which no program replaces.
-PYTHON_RANDOM = Generator(random, random.getstate, random.setstate)
-NUMPY_RANDOM = Generator(np.random, np.random.get_state, np.random.set_state)
-
-
-def is_plain(value: Any) -> bool:
-    """True for numbers, texts, and tuples of them."""
-    if isinstance(value, tuple):
-        return all(map(is_plain, value))
-    return value is None or isinstance(value, bool | int | float | complex | str | bytes)
-
-
-def are_different(now: Any, before: Any) -> bool:
-    """True if it is another object, and no equal number or text."""
-    if now is before:
-        return False
-    if type(now) is tuple and type(before) is tuple and len(now) == len(before):
-        return any(map(are_different, now, before))
-    return not (is_plain(now) and type(now) is type(before) and now == before)
-
-
-def are_equal_states(one: Any, other: Any) -> bool:
-    """Compare states of generators: trees of numbers and arrays."""
-    if isinstance(one, np.ndarray):
-        return bool(np.array_equal(one, other))
-    if isinstance(one, dict):
-        return all(are_equal_states(one[key], other[key]) for key in one)
-    is_tuple = type(one) is tuple and any(isinstance(part, np.ndarray) for part in one)
-    if is_tuple or isinstance(one, list):
-        return len(one) == len(other) and all(map(are_equal_states, one, other))
-    return bool(one == other)
-
-
-def _changed_keys(now: dict[Any, Any], before: dict[Any, Any]) -> list[Any]:
-    other = [key for key, old in before.items() if are_different(now.get(key, MISSING), old)]
-    return [*other, *(key for key in now if key not in before)]
-
-
-def _position(iterator: Any) -> Any:
-    """Return what changes when the next value is taken; None if nothing shows it."""
-    if isinstance(iterator, GeneratorType):
-        frame = iterator.gi_frame
-        if frame is None:
-            return "ended"
-        return frame.f_lasti, tuple(v for v in frame.f_locals.values() if is_plain(v))
-    if isinstance(iterator, io.IOBase):
-        return _place_in_file(iterator)
-    if isinstance(iterator, itertools.count):
-        return repr(iterator)
-    is_counted = hasattr(iterator, "__length_hint__") and not hasattr(iterator, "__setstate__")
-    if is_counted:
-        return operator.length_hint(iterator)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            made = iterator.__reduce__()
-    except TypeError:
-        return None
-    return _positions(made[1:])
-
-
-def _positions(parts: Sequence[Any]) -> tuple[Any, ...]:
-    found: list[Any] = []
-    for part in parts:
-        if isinstance(part, tuple):
-            found.append(_positions(part) if not is_plain(part) else part)
-        elif is_plain(part):
-            found.append(part)
-        elif hasattr(part, "__next__"):
-            found.append(_position(part) if _is_builtin(part) else None)
-    return tuple(found)
-
-
-def _is_builtin(iterator: Any) -> bool:
-    return type(iterator).__module__ in ("builtins", "itertools", "_collections")
-
-
-def _place_in_file(file: Any) -> Any:
-    try:
-        return file.tell() if file.readable() else None
-    except (OSError, ValueError):
-        return None

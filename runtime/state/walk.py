@@ -31,16 +31,8 @@ from torch import Tensor, nn
 from synth.errors import SynthError
 from synth.units import format_bytes
 
-from .places import (
-    CONTAINERS,
-    MISSING,
-    Attribute,
-    ClassAttributes,
-    StateItem,
-    StatePlace,
-    TupleItem,
-    is_plain,
-)
+from .comparison import MISSING, is_plain
+from .places import CONTAINERS, Attribute, ClassAttributes, StateItem, StatePlace, TupleItem
 
 # Larger containers hold data, such as a list of token ids.
 MOST_ENTRIES = 1 << 16

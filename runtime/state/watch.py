@@ -7,17 +7,10 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from .comparison import is_plain
 from .place_group import ComparedPlaces, KeptValue, PlaceGroup
-from .places import (
-    Attribute,
-    ClassAttributes,
-    Entries,
-    Generator,
-    Length,
-    Progress,
-    StateItem,
-    is_plain,
-)
+from .places import Attribute, ClassAttributes, Entries, Length, StateItem
+from .positions import Generator, Progress
 from .tensor_numbers import FEW_BYTES, TensorNumbers, Watchfulness, num_bytes_of, storage_key
 from .walk import Gone, ReachedObject, StateWalk, Way, root
 

@@ -105,7 +105,10 @@ class Lasso(ScheduledModel):
 
     def objective(self) -> float:
         """Return ½‖y − Xβ‖² + λ‖β‖₁ of the current β; all ranks call this at the same time."""
-        return float(self._summed(self._residual.square().sum()) / 2 + self._absolute())
+        return float(
+            self._summed(self._residual.square().sum()) / 2
+            + self._penalty * self.coefficients.abs().sum()
+        )
 
     def duality_gap(self) -> float:
         """Return an upper bound on the objective's distance from the optimum.
@@ -121,9 +124,6 @@ class Lasso(ScheduledModel):
         theta = self._residual * scale
         dual = self._summed((self._targets**2).sum() - (self._targets - theta).square().sum()) / 2
         return self.objective() - float(dual)
-
-    def _absolute(self) -> Tensor:
-        return self._penalty * self.coefficients.abs().sum()
 
     def _summed(self, part: Tensor) -> Tensor:
         """Add up a tensor over the ranks, and wait for the sum."""

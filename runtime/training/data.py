@@ -12,13 +12,13 @@ from synth.errors import SynthError
 from ..checkpoint import DataFingerprint
 from ..checkpoint.fingerprint import fingerprint
 from ..seeds import derive_seed
-from .epochs import Epochs
+from .epochs import EpochData, Epochs
 
 TEXT_SUFFIXES = (".py", ".txt", ".md", ".rst")
 _SKIPPED_FOLDERS = {"site-packages", "__pycache__", "test", "tests"}
 
 
-class TokenData:
+class TokenData(EpochData):
     """A long sequence of token ids, divided into numbered training sequences.
 
     The n-th sequence depends on the seed and on n alone. Therefore every rank draws the same
@@ -42,16 +42,6 @@ class TokenData:
         self._seed = seed
         self._epochs = Epochs(epochs, (len(tokens) - 1) // sequence_length)
         self._order: tuple[int, np.ndarray] | None = None
-
-    @property
-    def sequences_per_epoch(self) -> int:
-        """The number of sequences in the data."""
-        return self._epochs.sequences_per_epoch
-
-    @property
-    def num_sequences(self) -> int | None:
-        """The number of sequences in all epochs together; None: unlimited."""
-        return self._epochs.num_sequences
 
     def fingerprint(self) -> DataFingerprint:
         """Return the fingerprint of the data."""

@@ -52,3 +52,19 @@ class Epochs:
         """
         if self.num_sequences is not None and end > self.num_sequences:
             raise EndOfData
+
+
+class EpochData:
+    """Training data that is gone through some times; the parts that all kinds of it share."""
+
+    _epochs: Epochs
+
+    @property
+    def sequences_per_epoch(self) -> int:
+        """The number of sequences, or of other samples, in the data; 0 if it is unknown."""
+        return self._epochs.sequences_per_epoch
+
+    @property
+    def num_sequences(self) -> int | None:
+        """The number of them in all epochs together; None: unlimited."""
+        return self._epochs.num_sequences

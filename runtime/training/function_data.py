@@ -7,10 +7,10 @@ from synth.errors import SynthError
 
 from ..batch import Batch
 from ..input_function import InputFunction
-from .epochs import Epochs
+from .epochs import EpochData, Epochs
 
 
-class FunctionData:
+class FunctionData(EpochData):
     """Micro-batches of a user's function, as `TokenData` has windows of tokens.
 
     They are counted in samples, of which each micro-batch has the same number. Without epochs an
@@ -47,16 +47,6 @@ class FunctionData:
                 f"nothing that has a length; return a list or a DataLoader, or give --steps"
             )
         self._epochs = Epochs(epochs, (length or 0) * micro_batch_size)
-
-    @property
-    def sequences_per_epoch(self) -> int:
-        """The number of samples in an epoch; 0 if it is unknown."""
-        return self._epochs.sequences_per_epoch
-
-    @property
-    def num_sequences(self) -> int | None:
-        """The number of samples in all epochs together; None: unlimited."""
-        return self._epochs.num_sequences
 
     def fingerprint(self) -> None:
         """Nothing identifies what a function makes."""

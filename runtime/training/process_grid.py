@@ -81,6 +81,7 @@ def mesh_of(plan: Plan, options: TrainOptions | EmulationOptions) -> Mesh:
         SynthError: the plan's ranks have devices that no process of synth stands for, or are groups
             that do not do what the options ask for.
     """
+    plan.check_executable()
     if isinstance(options, EmulationOptions):
         return Mesh(1, plan.num_ranks)
     mesh = plan.mesh(options.data_parallel)

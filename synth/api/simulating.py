@@ -11,9 +11,10 @@ from synth.errors import SynthError
 from synth.families import family_placement, generate
 from synth.objective import Objective
 from synth.options.arguments.groups import MemoryArguments, RankHardwareArguments
-from synth.options.problem_arguments import sizes_on
 from synth.options.values import AUTO, Count, Partition, ProfileSource
 from synth.plan.partition.balance import balance
+from synth.plan.partition.divided import as_parts, partitions
+from synth.plan.problem_arguments import sizes_on
 from synth.records.command_option import from_values, not_understood
 from synth.records.record import Record
 from synth.schedule.files.plan_file import Plan
@@ -77,10 +78,15 @@ def simulate(
     where = size.placement
     measured = given.hardware.of_ranks(given.profile, size.num_ranks)
     caps = given.memory.limits(size.num_ranks, measured).caps_bytes
-    chosen = sizes_on(where, given.partition)
-    sizes = chosen or balance(measured, where, caps, size.num_micro_batches)
+    parts = measured
     if not isinstance(schedule, Schedule):
-        costs = partition_costs(measured, sizes, where.ranks)
+        parts = as_parts(measured, schedule, size.num_ranks)
+    sizes = sizes_on(where, given.partition)
+    if sizes is None and parts is not measured:
+        sizes = partitions(parts, size.num_ranks)[0]
+    sizes = sizes or balance(measured, where, caps, size.num_micro_batches)
+    if not isinstance(schedule, Schedule):
+        costs = partition_costs(parts, sizes, where.ranks)
         schedule = generate(
             schedule,
             size.num_ranks,

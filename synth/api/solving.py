@@ -7,6 +7,7 @@ from synth.api.front import AnyProfile, check_callable, named_as_arguments
 from synth.options.arguments.solve import SolveArguments
 from synth.options.request import NoSchedule
 from synth.options.solve_task import SolveTask, read_solve
+from synth.plan.choose.candidates import SearchWatch
 from synth.records.command_option import from_values
 from synth.records.safe_read import AnyPath
 from synth.schedule.files.plan_file import Plan
@@ -126,7 +127,7 @@ def _search(asked: SolveTask, on_improvement: Callable[[Plan], None] | None) -> 
 
     so_far, stop = BestSoFar(tell), threading.Event()
     try:
-        return asked.search(so_far, stop).result
+        return asked.search(SearchWatch(so_far, stop)).result
     except KeyboardInterrupt:
         best = so_far.close()
         if best is None:

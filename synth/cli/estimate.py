@@ -1,6 +1,41 @@
 """`synth estimate`: a profile computed from a model's config and a device's numbers."""
 
-from synth.cli.read.estimate_request import EstimateRequest
+from pathlib import Path
+from typing import Annotated
+
+from synth.cli.answer.output import Format, FormatOption
+from synth.cli.read.options import ForceOption
+from synth.options.arguments.estimate import EstimateArguments
+from synth.records.command_option import CommandOption
+from synth.records.overwrite_guard import PROFILE, check_replaceable
+from synth.records.record import Record, check_outputs
+
+
+class EstimateRequest(Record):
+    """The options of `synth estimate`."""
+
+    arguments: EstimateArguments
+    output: Annotated[
+        Path | None,
+        CommandOption(
+            "Profile file to write.", names=("--output", "-o"), default="none: only the table"
+        ),
+    ] = None
+    name: Annotated[
+        str | None,
+        CommandOption("Name of the profile.", default="model, device and sizes"),
+    ] = None
+    force: ForceOption = False
+    format: FormatOption = Format.TEXT
+
+    def check_files(self) -> None:
+        """Refuse a profile file that cannot be written.
+
+        Raises:
+            SynthError: it cannot be written, or synth did not write the file that is there.
+        """
+        check_outputs(self.output, inputs=[Path(self.arguments.model)])
+        check_replaceable(self.output, PROFILE, "-o", self.force)
 
 
 def command(request: EstimateRequest) -> None:

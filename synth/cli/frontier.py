@@ -1,6 +1,70 @@
 """`synth frontier`: the Pareto front of time and memory limit, with lower bounds."""
 
-from synth.cli.read.frontier_request import FrontierRequest
+from pathlib import Path
+from typing import Annotated
+
+from synth.cli.answer.output import Format, FormatOption
+from synth.cli.read.options import Columns, ForceOption, width_option
+from synth.cli.read.pictures import CurvePictureOption, check_pictures
+from synth.errors import SynthError
+from synth.options.arguments.curve import CurveArguments
+from synth.options.arguments.groups import OUTPUT
+from synth.records.command_option import After, CommandOption
+from synth.records.overwrite_guard import PAGE, check_replaceable
+from synth.records.record import Record, check_folder, check_outputs
+
+
+class FrontierRequest(Record):
+    """The options of `synth frontier`."""
+
+    arguments: CurveArguments
+    output: Annotated[
+        Path,
+        After("--micro-batches"),
+        CommandOption(
+            "Curve file, written after every point; an existing one is continued.",
+            names=("--output", "-o"),
+        ),
+    ]
+    picture: Annotated[CurvePictureOption, OUTPUT] = None
+    html: Annotated[
+        Path | None,
+        OUTPUT,
+        CommandOption(
+            "Write table, plot and the charts of all points here, as one page for a browser."
+        ),
+    ] = None
+    save: Annotated[
+        Path | None, OUTPUT, CommandOption("Folder to write the plan file of every point to.")
+    ] = None
+    width: Annotated[
+        Columns | None, OUTPUT, width_option("table and plot", "the terminal's, or 100")
+    ] = None
+    force: Annotated[ForceOption, OUTPUT] = False
+    format: Annotated[FormatOption, OUTPUT] = Format.TEXT
+
+    @property
+    def pictures(self) -> list[Path]:
+        """The paths of the plot, of which there is one at least."""
+        return self.picture or [self.output.with_suffix(".svg")]
+
+    def check_files(self) -> None:
+        """Refuse outputs that cannot be written, before work is spent on their contents.
+
+        Raises:
+            SynthError: one of them cannot be written, or two are the same.
+        """
+        inputs = [self.arguments.pipeline.profile_file]
+        check_outputs(self.output, inputs=inputs)
+        if self.output.resolve() in [path.resolve() for path in self.pictures]:
+            raise SynthError(
+                f"the curve and its picture would both be written to {self.output}; name the curve "
+                f".json, or give another --picture"
+            )
+        check_outputs(self.output, *self.pictures, self.html, inputs=inputs)
+        check_pictures(self.pictures, self.force)
+        check_replaceable(self.html, PAGE, "--html", self.force)
+        check_folder("--save", self.save)
 
 
 def command(request: FrontierRequest) -> None:

@@ -1,6 +1,37 @@
 """`synth plan`: the best layout of a whole run on devices that need not be there."""
 
-from synth.cli.read.plan_request import PlanRequest
+from pathlib import Path
+from typing import Annotated
+
+from synth.cli.answer.output import Format, FormatOption
+from synth.cli.read.options import ForceOption
+from synth.options.arguments.groups import OUTPUT
+from synth.options.arguments.plan import LayoutArguments
+from synth.records.command_option import CommandOption
+from synth.records.overwrite_guard import SCHEDULE, check_replaceable
+from synth.records.record import Record, check_outputs
+
+
+class PlanRequest(Record):
+    """The options of `synth plan`."""
+
+    arguments: LayoutArguments
+    output: Annotated[
+        Path | None,
+        OUTPUT,
+        CommandOption("Plan file of the pipeline to write.", names=("--output", "-o")),
+    ] = None
+    force: Annotated[ForceOption, OUTPUT] = False
+    format: Annotated[FormatOption, OUTPUT] = Format.TEXT
+
+    def check_files(self) -> None:
+        """Refuse a plan file that cannot be written, before work is spent on it.
+
+        Raises:
+            SynthError: it cannot be written, or synth did not write the file that is there.
+        """
+        check_outputs(self.output, inputs=[Path(self.arguments.model)])
+        check_replaceable(self.output, SCHEDULE, "-o", self.force)
 
 
 def command(request: PlanRequest) -> None:

@@ -1,6 +1,35 @@
 """`synth solve`: the best schedule that fits in memory, with a proven lower bound."""
 
-from synth.cli.read.solve_request import SolveRequest
+from typing import Annotated
+
+from synth.cli.answer.output import Format, FormatOption
+from synth.options.arguments.groups import OUTPUT
+from synth.options.arguments.solve import SolveArguments
+from synth.records.command_option import After, CommandOption
+from synth.records.record import Record
+
+
+class SolveRequest(Record):
+    """The options of `synth solve`."""
+
+    arguments: SolveArguments
+    dry_run: Annotated[
+        bool,
+        After("--solver"),
+        OUTPUT,
+        CommandOption(
+            "Show stages, costs, and whether the memory limit is feasible; do not search.",
+        ),
+    ] = False
+    has_all_rows: Annotated[
+        bool,
+        After("--dry-run"),
+        OUTPUT,
+        CommandOption(
+            "Show all schedules and candidates, not only those that matter most.", names=("--all",)
+        ),
+    ] = False
+    format: Annotated[FormatOption, After("--all"), OUTPUT] = Format.TEXT
 
 
 def command(request: SolveRequest) -> None:

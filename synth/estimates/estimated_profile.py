@@ -396,14 +396,15 @@ class Estimator:
         """The links between neighbours of the pipeline, whose ranks are the farthest apart.
 
         As in Megatron-LM, ranks are counted along tensor, context, data, and then the pipeline.
+        Where nodes end between the devices of a rank, some of its links are between nodes.
         """
         device, layout = self.device, self.layout
         factor = self.factors.values[2]
         near = neighbour_link(device, 1, factor)
         far = neighbour_link(device, 2, factor)
         apart = layout.tensor * layout.context * layout.data
-        stages = device.ranks_per_node // apart
-        if stages < 2:
+        stages, rest = divmod(device.ranks_per_node, apart)
+        if stages < 2 or rest:
             return Links(default=far)
         return Links(default=near, nodes=(NodeLink(ranks_per_node=stages, **dict(far)),))
 

@@ -1,7 +1,7 @@
 """The distribution and training of a model, on which its estimate depends."""
 
 from enum import StrEnum
-from math import ceil
+from math import ceil, gcd
 from typing import Annotated
 
 from pydantic import Field
@@ -183,6 +183,11 @@ class Layout(Record):
         return self.tensor * self.context * self.data // self.expert
 
     def group(self, size: int, stride: int, ranks_per_node: int) -> tuple[int, int]:
-        """Return nodes and ranks per node of a group of ranks that are `stride` apart."""
-        near = max(1, min(size, ranks_per_node // max(1, stride)))
+        """Return nodes and ranks per node of a group of ranks that are `stride` apart.
+
+        Groups follow each other over nodes that they need not fill: of ranks 4 to 7 in nodes of 6,
+        two are in one node and two in the next. The one with the fewest ranks in a node counts,
+        because its exchanges take the longest.
+        """
+        near = max(1, gcd(size * stride, ranks_per_node) // stride)
         return ceil(size / near), near

@@ -37,6 +37,7 @@ __all__ = [
     "reads_times",
     "searches",
     "variants_for",
+    "vocabulary_barriers",
 ]
 
 
@@ -136,6 +137,16 @@ def is_pipeline(name: str) -> bool:
         SynthError: the family or an option is unknown.
     """
     return not is_all_stages(family_layout(name))
+
+
+def vocabulary_barriers(name: str) -> int:
+    """Return the barriers with which a family divides the vocabulary; 0: it does not.
+
+    Raises:
+        SynthError: the family or an option is unknown.
+    """
+    family, options = _find(name)
+    return family.vocabulary(options) if family.vocabulary else 0
 
 
 def reads_times(name: str) -> bool:
@@ -254,8 +265,8 @@ def generate_for(
 ) -> Iterator[tuple[str, Schedule]]:
     """Yield each published schedule that is defined on exactly this placement and numbers.
 
-    They are made on demand, those that need no costs first. Families with weight passing or with
-    versions of weights are left out: no search begins with them.
+    They are made on demand, those that need no costs first. Families with weight passing, with
+    versions of weights or with a divided vocabulary are left out: no search begins with them.
 
     Args:
         placement: the placement; its ranks may be in another order.
@@ -275,7 +286,7 @@ def generate_for(
     for family in sorted(families().values(), key=lambda family: (family.timed, family.name)):
         if timed is not None and family.timed != timed:
             continue
-        if family.weights is not None or family.versions is not None:
+        if not family.orders_chains:
             continue
         for options in _options_on(family, plain):
             try:
@@ -290,7 +301,7 @@ def names_on(placement: Placement) -> list[str]:
     return [
         spelled(family.name, family.options, options)
         for family in families().values()
-        if family.weights is None and family.versions is None
+        if family.orders_chains
         for options in _options_on(family, placement.with_ranks_in_order())
     ]
 

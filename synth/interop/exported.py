@@ -92,13 +92,17 @@ def _loss_of_group(plan: Plan, name: str, to: ExportFormat) -> Iterator[str]:
     group = plan.workload.group
     if group is None or group.devices * group.expert == 1 or to == ExportFormat.TORCHTITAN:
         return
+    what, over = "ranks", f"groups of {group.devices} devices"
     how = "divide the layers of each stage over these devices"
+    if group.devices == 1:
+        what, over = "experts", f"divided over {group.expert} data-parallel ranks"
+        how = "divide those of each stage so"
     if to == ExportFormat.MEGATRON:
         has_experts = group.expert > 1
         how = f"give Megatron-LM {' '.join(megatron_group(group, has_experts=has_experts))}"
     yield (
-        f"note: the ranks of {name} are groups of {group.devices} devices ({group.words}), which "
-        f"the format does not say; {how}"
+        f"note: the {what} of {name} are {over} ({group.words}), which the format does not say; "
+        f"{how}"
     )
 
 

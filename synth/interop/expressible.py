@@ -33,6 +33,11 @@ def check_expressible(schedule: Schedule, framework: str) -> None:
             f"the schedule {schedule.name!r} updates weights between its ops, and {framework} only "
             f"behind them; export one that flushes the pipeline"
         )
+    if schedule.vocabulary:
+        raise SynthError(
+            f"the schedule {schedule.name!r} divides embedding and head by vocabulary, which "
+            f"{framework} cannot be told; export one of whole layers"
+        )
     moves = [op for program in schedule.programs for op in program if op.kind in MOVES]
     if moves:
         raise SynthError(

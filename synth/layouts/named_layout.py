@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from synth.errors import SynthError
 from synth.estimates.layout import Layout, Recompute, Sharding
-from synth.families import family_placement
+from synth.families import family_placement, vocabulary_barriers
 from synth.layouts.question import LayoutQuestion, RunLayout
 from synth.layouts.search import NamedLayout
 from synth.records.record import describe
@@ -67,6 +67,8 @@ def _check_schedule(name: str, layout: RunLayout, question: LayoutQuestion) -> N
             f"vp={rounds}"
         )
     reason = allowed.why_not_on(where)
+    if vocabulary_barriers(name):
+        reason = "a layout has whole layers"
     if reason is None and not allowed.runs(name, keeps_saved=True):
         reason = f"{allowed.runtime} does not run it"
     if reason is not None:

@@ -6,20 +6,17 @@ from dataclasses import dataclass, replace
 from synth.errors import SynthError
 from synth.options.deadline import Deadline
 from synth.options.defaults import FOR_ALL, SolveChoices
-from synth.options.problem_arguments import ProblemArguments
 from synth.options.recompute import read_recompute
 from synth.options.values import AUTO, EVEN, STEADY, Hint, Partition, Target, word
 from synth.plan.choose.candidates import Candidate, placements_to_try
 from synth.plan.partition.unequal_ranks import name_in_order
+from synth.plan.problem_arguments import ProblemArguments
 from synth.plan.recompute.choice import why_infeasible
 from synth.plan.runtimes import Allowed
 from synth.schedule.model import Placement
 from synth.schedule.placements import placement
 from synth.system.messages import talk
 from synth.units import shown
-
-# Partitions of each placement where ranks differ in speed: of one, and where there are several.
-_CUTS, _CUTS_OF_SEVERAL = 6, 2
 
 
 @dataclass(frozen=True)
@@ -75,9 +72,7 @@ def read_candidates(
         try:
             _check_sizes(asked.partition, where)
             until = deadline.for_partitions(place + 1, len(placements))
-            is_one = len(placements) == 1 and not asked.orders_ranks
-            most = _CUTS if is_one else _CUTS_OF_SEVERAL
-            problems = asked.each_on(where, most, until)
+            problems = asked.each_on(where, until)
             order = asked.allowed.order_on(where, asked.num_micro_batches)
         except SynthError as error:
             refusals[name] = str(error)

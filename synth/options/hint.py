@@ -39,12 +39,18 @@ def _as_ordered(text: str, given: Schedule, problem: Problem) -> Schedule:
     """Return the part of a schedule that the search can start from: its order of F, B and W.
 
     Raises:
-        SynthError: it offloads activations, moves weights, or updates them between its ops.
+        SynthError: it offloads activations, moves weights, updates them between its ops, or
+            divides the vocabulary.
     """
     if given.versions is not None:
         raise SynthError(
             f"§hint {text} updates weights between its ops, and the search orders those of one "
             f"update; {_those_that_can_be(problem)}"
+        )
+    if given.vocabulary:
+        raise SynthError(
+            f"§hint {text} divides the vocabulary over all ranks, and the search orders whole "
+            f"layers; {_those_that_can_be(problem)}"
         )
     ordered = without_recompute(given).one_after_the_other
     if not ordered.keeps_saved:

@@ -23,6 +23,7 @@ from synth.options.arguments.solve import LimitOrLeast, SolveArguments
 from synth.options.memory_limit import MemoryLimit, read_limit
 from synth.options.solve_task import read_solve
 from synth.options.values import LEAST
+from synth.plan.choose.candidates import SearchWatch
 from synth.plan.runtimes import Runtime
 from synth.profile.optimizer import OptimizerSpec
 from synth.system.messages import silenced
@@ -102,9 +103,8 @@ class LayoutTask(NamedTuple):
         )
         with silenced():
             asked = read_solve(given)
-        result = asked.space.search(
-            replace(asked.request.options, time_limit_s=limit_s), None, stop
-        ).result
+        options = replace(asked.request.options, time_limit_s=limit_s)
+        result = asked.space.search(options, SearchWatch(None, stop)).result
         if result.schedule is None or result.peak_bytes is None:
             return None
         is_of_all = result.bound_scope == BoundScope.ALL
@@ -146,7 +146,9 @@ def _device(given: LayoutArguments) -> Device:
     if (asked := _gpus_per_node(given)) is not None:
         device = device.replace(ranks_per_node=asked)
     node = device.ranks_per_node
-    if given.gpus <= node or given.gpus % node == 0:
+    if given.gpus <= node:
+        return device.replace(ranks_per_node=given.gpus)
+    if given.gpus % node == 0:
         return device
     used = max(size for size in range(1, node + 1) if given.gpus % size == 0)
     # Racks are larger than what runs take of them, and nodes are taken whole.

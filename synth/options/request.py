@@ -55,10 +55,10 @@ class Request:
 
     @property
     def partitioning(self) -> Partitioning:
-        """Way in which the model is partitioned; on ranks of unequal speed it is given."""
-        if self.profile.rank_speeds is not None:
-            return Partitioning.GIVEN
-        known = {AUTO: Partitioning.SEARCHED, EVEN: Partitioning.EVEN}
+        """Way in which the model is partitioned; on ranks of unequal speed `even` gives it."""
+        known = {AUTO: Partitioning.SEARCHED}
+        if self.profile.rank_speeds is None:
+            known[EVEN] = Partitioning.EVEN
         return known.get(self.arguments["partition"], Partitioning.GIVEN)
 
     def throughput(self, spans: HasSpans) -> Throughput:

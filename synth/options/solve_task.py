@@ -1,6 +1,5 @@
 """The request that the arguments of `synth solve` make."""
 
-import threading
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
@@ -26,7 +25,6 @@ from synth.options.deadline import Deadline
 from synth.options.defaults import SolveChoices, choices, chooses_layers
 from synth.options.hint import read_hint
 from synth.options.memory_limit import MemoryLimit, default_limit
-from synth.options.problem_arguments import ProblemArguments
 from synth.options.recompute import read_layers, read_recompute
 from synth.options.request import Request
 from synth.options.values import AUTO, LEAST, NONE, STEADY, written_partition
@@ -35,10 +33,12 @@ from synth.options.weights import (
     read_weight_passing,
     with_weights,
 )
-from synth.plan.choose.candidates import Candidate, OnStandings, Partitioning, Ranking
+from synth.plan.choose.candidates import Candidate, Partitioning, Ranking, SearchWatch
+from synth.plan.choose.with_pairs import PublishedPairs, search_beside_pairs
 from synth.plan.memory_curve.least_cap_search import LeastForTime
 from synth.plan.memory_curve.steady_cap import LeastWithoutBubble
 from synth.plan.memory_curve.target import NOT_REPEATABLE, TimeTarget
+from synth.plan.problem_arguments import ProblemArguments
 from synth.plan.runtimes import Runtime
 from synth.plan.search_space import (
     LimitedSpace,
@@ -51,14 +51,13 @@ from synth.plan.search_space import (
 from synth.plan.weight_passing.choice import WeightCandidate
 from synth.profile import Profile
 from synth.records.command_option import written
+from synth.records.overwrite_guard import SCHEDULE, check_replaceable
 from synth.records.record import check_outputs
-from synth.schedule.files.plan_file import check_replaceable
 from synth.schedule.model import Schedule
 from synth.schedule.placements import placement
 from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
 from synth.solver.options import SolveOptions, SolverName
 from synth.solver.problem import Problem
-from synth.solver.search_state import OnImprovement
 from synth.system.messages import talk
 
 
@@ -80,14 +79,26 @@ class SolveTask(NamedTuple):
         """True if there are several candidates, possible or not."""
         return len(self.space.names) + len(self.refusals) > 1
 
-    def search(
-        self,
-        on_improvement: OnImprovement | None,
-        stop: threading.Event,
-        on_standings: OnStandings = lambda _: None,
-    ) -> Ranking:
+    @property
+    def pairs(self) -> PublishedPairs | None:
+        """The published schedules with F and BW at once that are candidates; None: there are none.
+
+        Such a schedule keeps its weights on their ranks, and is of one pipeline.
+        """
+        request, space = self.request, self.space
+        is_asked = request.profile.has_pairs and request.allowed.runs_pairs
+        if not is_asked or request.num_pipelines > 1:
+            return None
+        if not isinstance(space, OneCandidate | Placements):
+            return None
+        return PublishedPairs(space.all_candidates, request.as_run, request.partitioning)
+
+    def search(self, watch: SearchWatch) -> Ranking:
         """Find the best schedule; see `SearchSpace.search`."""
-        return self.space.search(self.request.options, on_improvement, stop, on_standings)
+        options, pairs = self.request.options, self.pairs
+        if pairs is None:
+            return self.space.search(options, watch)
+        return search_beside_pairs(pairs, self.space.search, options, watch)
 
 
 def read_solve(given: SolveArguments) -> SolveTask:
@@ -101,7 +112,7 @@ def read_solve(given: SolveArguments) -> SolveTask:
     as_given, given = given, with_weights(given)
     deadline = Deadline.of(given.time_limit, is_clock=not given.deterministic)
     check_outputs(given.output, inputs=[given.pipeline.profile_file])
-    check_replaceable(given.output)
+    check_replaceable(given.output, SCHEDULE, "-o", force=None)
     target = _target(given)
     check_data_parallel(given)
     profile = given.hardware.of_ranks(given.pipeline.profile, given.pipeline.ranks)
@@ -165,8 +176,7 @@ def _limited_space(given: SolveArguments, searched: "_Searched", request: Reques
     if searched.moving:
         return WeightPlaces(searched.moving, candidates, profile, partitioning)
     if candidates:
-        # The stages' costs are those of their ranks already.
-        return Placements(candidates, profile.replace(rank_speeds=None), partitioning)
+        return Placements(candidates, profile, partitioning)
     return OneCandidate(one, profile if partitioning == Partitioning.EVEN else None)
 
 

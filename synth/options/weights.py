@@ -5,8 +5,8 @@ from dataclasses import replace
 from synth.errors import SynthError
 from synth.options.arguments.solve import SolveArguments
 from synth.options.conflicts import STAY, check_sharded_pipelines, check_weights
-from synth.options.problem_arguments import ProblemArguments
 from synth.options.values import AUTO, EVEN, NONE, Partition, word
+from synth.plan.problem_arguments import ProblemArguments
 from synth.plan.weight_passing.choice import (
     WeightChoice,
     WeightPassingCandidate,

@@ -5,12 +5,11 @@ would be run, with their peak, static memory and traffic.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from synth.costs.costs import Costs
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.families import (
@@ -21,7 +20,8 @@ from synth.families import (
     variants_for,
 )
 from synth.option_names import named
-from synth.plan.choose.candidates import Candidate, Partitioning, placements_to_try
+from synth.plan.choose.candidates import SearchWatch
+from synth.plan.compared_spaces import ComparedSpaces
 from synth.plan.comparison import (
     PLANNED,
     WITH_R,
@@ -31,37 +31,19 @@ from synth.plan.comparison import (
     SearchRequest,
 )
 from synth.plan.comparison_entries import entry_of, solved_entry
-from synth.plan.partition.balance import balance, is_proven_best
-from synth.plan.partition.unequal_ranks import name_in_order
 from synth.plan.planners.planned import Planner, planned
 from synth.plan.published.best_variant import PublishedVariant
 from synth.plan.published.family_searches import FamilySearches
 from synth.plan.published.order_scores import Judge
-from synth.plan.recompute.choice import Choice
-from synth.plan.search_space import (
-    OneCandidate,
-    Placements,
-    SearchSpace,
-    WeightPlaces,
-    WithoutFlush,
-)
 from synth.plan.tuning import BEST_VARIANT, JUDGING
-from synth.plan.weight_passing.choice import (
-    WeightPassingCandidate,
-    even_stages,
-    weight_passing_candidates,
-)
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.model import Placement
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import verify
 from synth.search.best_so_far import BestSoFar
-from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
 from synth.solver.options import SolveOptions
-from synth.solver.problem import Problem
 from synth.solver.result import Incumbent
 from synth.solver.tuning import SEARCH
-from synth.solver.weight_passing.problem import WeightMovement
 
 # Takes the title of a search, and an improvement of its schedule or bound.
 OnFound = Callable[[str, Incumbent], None]
@@ -153,7 +135,7 @@ def _check_partition(question: Question, placements: list[Placement]) -> None:
 
 
 class _Comparing:
-    """A comparison in progress, with partitions and costs by placement, which families share."""
+    """A comparison in progress."""
 
     def __init__(
         self,
@@ -166,8 +148,8 @@ class _Comparing:
         self._on_found = on_found
         self.comparison = comparison
         self.clock, self.longest_s, self.num_ops = options.clock(stop), 0.0, 0
-        self._known: dict[Placement, tuple[tuple[int, ...], Costs]] = {}
         asked = self.question
+        self._spaces = ComparedSpaces(asked, self._is_late)
         self.published = FamilySearches(
             asked.profile,
             asked.num_micro_batches,
@@ -263,7 +245,9 @@ class _Comparing:
         try:
             on_found = None if self._on_found is None else partial(self._on_found, name)
             so_far = self.comparison.searching[name] = BestSoFar(on_found)
-            result = self._space(search).search(self.options, so_far, self.stop).result
+            result = (
+                self._spaces.of(search).search(self.options, SearchWatch(so_far, self.stop)).result
+            )
         except SynthError as error:
             self.comparison.searching.pop(name, None)
             self.comparison.refusals.append(Refusal(name, str(error)))
@@ -274,124 +258,6 @@ class _Comparing:
             self.comparison.refusals.append(Refusal(name, reason))
             return
         self.comparison.entries.append(solved_entry(self.question, name, result, self.options))
-
-    def _space(self, search: SearchRequest) -> SearchSpace:
-        """Return what a search chooses from.
-
-        Raises:
-            SynthError: these numbers of ranks, layers and micro-batches do not admit it.
-        """
-        asked = self.question
-        if search.movement is not None:
-            moving = self._weight_passing(search.movement)
-            return WeightPlaces(moving, (), asked.profile, asked.partitioning)
-        if search.never_flushes:
-            problem = self._problem(Placement.linear(asked.num_ranks))
-            return WithoutFlush(search.name, FlushFreeProblem.parse(search.name, problem))
-        if asked.profile.rank_speeds is not None:
-            # The stages' costs are those of their ranks already.
-            profile = asked.profile.replace(rank_speeds=None)
-            return Placements(tuple(self._candidates(search)), profile, Partitioning.GIVEN)
-        is_free = asked.allowed.orders_freely
-        if search.placement is not None and not asked.partition_is_sought and is_free:
-            one = Candidate(search.name, self._problem(search.placement), search.recompute)
-            return OneCandidate(one, asked.profile if asked.partition is None else None)
-        candidates = tuple(self._candidates(search))
-        return Placements(candidates, asked.profile, asked.partitioning)
-
-    def _weight_passing(self, movement: WeightMovement) -> tuple[WeightPassingCandidate, ...]:
-        asked = self.question
-        found, refusals = weight_passing_candidates(
-            (movement,),
-            None,
-            asked.num_ranks,
-            len(asked.profile.layers),
-            self._problem_of_even_stages,
-        )
-        if not found:
-            raise SynthError(next(iter(refusals.values())))
-        return found
-
-    def _problem_of_even_stages(self, where: Placement) -> Problem:
-        sizes = self.question.partition
-        if sizes is None or len(sizes) != where.num_stages:
-            sizes = even_stages(self.question.profile, where.num_stages)
-        return self._problem_in(sizes, partition_costs(self.question.profile, sizes), where)
-
-    def _candidates(self, search: SearchRequest) -> list[Candidate]:
-        """Return the placement of a search as candidate, or all possible ones.
-
-        Raises:
-            SynthError: none is possible.
-        """
-        asked, choice = self.question, search.recompute
-        if search.placement is not None:
-            return [*self._candidates_on(search.name, search.placement, choice)]
-        found: list[Candidate] = []
-        reasons: list[str] = []
-        every = placements_to_try(asked.num_ranks, len(asked.profile.layers))
-        for name, where in every.items():
-            if not asked.allowed.is_default_on(where):
-                continue
-            if asked.partition is None or len(asked.partition) == where.num_stages:
-                try:
-                    found += self._candidates_on(name, where, choice)
-                except SynthError as error:
-                    reasons.append(str(error))
-        if not found:
-            raise SynthError((*reasons, "no placement has as many stages as the partition")[0])
-        return found
-
-    def _candidates_on(self, name: str, where: Placement, choice: Choice) -> Iterator[Candidate]:
-        """Yield the candidates on a placement: one, or with unequal ranks each of their orders.
-
-        Raises:
-            SynthError: it is not possible.
-        """
-        asked = self.question
-        order = asked.allowed.order_on(where, asked.num_micro_batches)
-        for each in asked.orders(where):
-            yield Candidate(name_in_order(name, where, each), self._problem(each), choice, order)
-
-    def _partitioned(self, where: Placement) -> tuple[tuple[int, ...], Costs]:
-        """Return the given partition if it has as many stages, else a balanced one, with costs."""
-        if where not in self._known:
-            asked = self.question
-            sizes = asked.partition
-            if sizes is None or len(sizes) != where.num_stages:
-                sizes = balance(
-                    asked.profile,
-                    where,
-                    asked.caps_bytes,
-                    asked.num_micro_batches,
-                    should_stop=self._is_late,
-                )
-            self._known[where] = sizes, partition_costs(asked.profile, sizes, where.ranks)
-        return self._known[where]
-
-    def _problem(self, where: Placement) -> Problem:
-        if (why := self.question.allowed.why_not_on(where)) is not None:
-            raise SynthError(why)
-        sizes, costs = self._partitioned(where)
-        is_best = is_proven_best(where, self.question.partition)
-        is_best = is_best and self.question.profile.rank_speeds is None
-        problem = self._problem_in(sizes, costs, where)
-        problem.check_ordered()
-        return replace(problem, partition_is_best=is_best)
-
-    def _problem_in(self, sizes: tuple[int, ...], costs: Costs, where: Placement) -> Problem:
-        asked = self.question
-        return Problem(
-            costs,
-            where,
-            num_micro_batches=asked.num_micro_batches,
-            caps_bytes=asked.caps_bytes,
-            objective=asked.objective,
-            partition=sizes,
-            profile=asked.profile if asked.chooses_layers else None,
-            layer_menu=asked.allowed.layer_menu,
-            further_ops=asked.allowed.further_ops,
-        )
 
     def _add(
         self,

@@ -41,6 +41,8 @@ def reason_of(plan: Plan, lowered: Lowered, timeline: Timeline) -> str:
             f"{binds}; it updates {most} {schedule.num_updates} times, a schedule with a "
             f"flush once, so their times do not compare."
         )
+    if schedule.vocabulary:
+        return f"{binds}."  # known schedules are of whole layers
     return f"{binds}; {_compared(plan, lowered, timeline)}."
 
 

@@ -54,6 +54,11 @@ class Allowed:
         """True if the runtime executes any order of ops, not only those of its own schedules."""
         return self.runtime != Runtime.MEGATRON
 
+    @property
+    def runs_pairs(self) -> bool:
+        """True if the runtime runs F and BW at once, without a function of the user's own."""
+        return self.runtime == Runtime.SYNTH
+
     def order_on(self, where: Placement, num_micro_batches: int) -> str | None:
         """Return the published schedule that the runtime runs on a placement; None: any order.
 

@@ -4,7 +4,6 @@ Commands, the Python API, comparisons and memory curves make a space and search 
 tell the kinds apart.
 """
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from typing import Self
 
 from synth.errors import SynthError
 from synth.objective import BoundScope
-from synth.plan.choose.candidates import Candidate, OnStandings, Partitioning, Ranking
+from synth.plan.choose.candidates import Candidate, Partitioning, Ranking, SearchWatch
 from synth.plan.choose.race_run import solve_best_of
 from synth.plan.partition import bounds
 from synth.plan.partition.balance import smallest_limit_of_any
@@ -28,7 +27,6 @@ from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
 from synth.solver.flush_free.search import solve_flush_free
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.search_state import OnImprovement
 
 Partition = tuple[int, ...]
 
@@ -42,21 +40,12 @@ class SearchSpace(ABC):
         """The candidates, each with a name and its problem; at least one."""
 
     @abstractmethod
-    def search(
-        self,
-        options: SolveOptions,
-        on_improvement: OnImprovement | None,
-        stop: threading.Event,
-        on_standings: OnStandings = lambda _: None,
-    ) -> Ranking:
+    def search(self, options: SolveOptions, watch: SearchWatch) -> Ranking:
         """Find the best schedule, with a bound that holds for all candidates.
 
         Args:
             options: the time limit is for all candidates together.
-            on_improvement: called with improvements, each better than all before.
-            stop: set it, from any thread, to get the best so far.
-            on_standings: called after each step with copies of the trials, best first; not called
-                where there is one candidate.
+            watch: the listeners and the stop.
         """
 
     @property
@@ -128,16 +117,10 @@ class OneCandidate(LimitedSpace):
         """The candidate."""
         return (self.candidate,)
 
-    def search(
-        self,
-        options: SolveOptions,
-        on_improvement: OnImprovement | None,
-        stop: threading.Event,
-        on_standings: OnStandings = lambda _: None,
-    ) -> Ranking:
+    def search(self, options: SolveOptions, watch: SearchWatch) -> Ranking:
         """Search from the hint of the options, if there is one."""
         _, problem, choice, _ = self.candidate
-        found = solve_repartitioning(self.profile, problem, choice, options, on_improvement, stop)
+        found = solve_repartitioning(self.profile, problem, choice, options, *watch.of_one)
         return Ranking(found, ())
 
     @property
@@ -170,16 +153,10 @@ class Placements(LimitedSpace):
         """The placements."""
         return self.candidates
 
-    def search(
-        self,
-        options: SolveOptions,
-        on_improvement: OnImprovement | None,
-        stop: threading.Event,
-        on_standings: OnStandings = lambda _: None,
-    ) -> Ranking:
+    def search(self, options: SolveOptions, watch: SearchWatch) -> Ranking:
         """Judge the published schedules, then give the best candidates timed trials."""
         chosen_from = self.candidates, self.profile, self.partitioning
-        return solve_best_of(*chosen_from, options, on_improvement, stop, on_standings)
+        return solve_best_of(*chosen_from, options, *watch)
 
     @property
     def bound_scope(self) -> BoundScope:
@@ -253,16 +230,10 @@ class WeightPlaces(LimitedSpace):
         """All candidates."""
         return (*self.moving, *self.staying, *([] if self.copies is None else [self.copies]))
 
-    def search(
-        self,
-        options: SolveOptions,
-        on_improvement: OnImprovement | None,
-        stop: threading.Event,
-        on_standings: OnStandings = lambda _: None,
-    ) -> Ranking:
+    def search(self, options: SolveOptions, watch: SearchWatch) -> Ranking:
         """Give each candidate a part of the time, and the best ones the rest."""
         candidates = self.moving, self.staying, self.copies
-        race = WeightsRace(*candidates, options, on_improvement, stop, on_standings)
+        race = WeightsRace(*candidates, options, *watch)
         return race.run(self.profile, self.partitioning, has_families=self.has_families)
 
     @property
@@ -307,15 +278,9 @@ class WithoutFlush(SearchSpace):
         """The placement."""
         return (Candidate(self.name, self.flush_free.problem),)
 
-    def search(
-        self,
-        options: SolveOptions,
-        on_improvement: OnImprovement | None,
-        stop: threading.Event,
-        on_standings: OnStandings = lambda _: None,
-    ) -> Ranking:
+    def search(self, options: SolveOptions, watch: SearchWatch) -> Ranking:
         """Minimize the time of a micro-batch while the pipeline is full."""
-        return Ranking(solve_flush_free(self.flush_free, options, on_improvement, stop), ())
+        return Ranking(solve_flush_free(self.flush_free, options, *watch.of_one), ())
 
 
 def _capped(problem: Problem, cap_bytes: int | None) -> Problem:

@@ -152,25 +152,20 @@ def grouped(
             continue
         inner = grouped(group, values, key)
         if field.default is None:
-            inner = {name: value for name, value in inner.items() if _is_given(value)}
+            inner = {
+                name: value
+                for name, value in inner.items()
+                if value is not None and value is not False
+            }
         if inner:
             found[name] = inner
     return found
 
 
-def _is_given(value: object) -> bool:
-    """Return True if an option without a default is given; 0 is."""
-    return value is not None and value is not False
-
-
-def _field_name(name: str, field: FieldInfo) -> str:
-    return name
-
-
 def from_values(
     record: type[_Made],
     values: Mapping[str, Any],
-    key: Callable[[str, FieldInfo], str] = _field_name,
+    key: Callable[[str, FieldInfo], str] = lambda name, field: name,
 ) -> _Made:
     """Make a record of the values of its fields and of those of its groups.
 

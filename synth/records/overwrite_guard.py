@@ -79,7 +79,9 @@ JAXPP = FileKind("a schedule for JaxPP", re.compile(r'"""Schedule [^\n]* written
 STAGE_TABLE = FileKind("a table of stages", re.compile(r'\{\s*"schedule": [^\n]*\n\s*"num_ranks"'))
 
 
-def check_replaceable(path: Path | None, kind: FileKind, option: str, force: bool = False) -> None:
+def check_replaceable(
+    path: Path | None, kind: FileKind, option: str, force: bool | None = False
+) -> None:
     """Refuse to write over a file, if one is given, that is not of a kind.
 
     An empty file may be replaced, and what is not a regular file is written to.
@@ -88,7 +90,7 @@ def check_replaceable(path: Path | None, kind: FileKind, option: str, force: boo
         path: the output path.
         kind: the kind of file that is to be written.
         option: with which the path was given.
-        force: the user says that any file may be replaced.
+        force: the user says that any file may be replaced; None: the command has no such option.
 
     Raises:
         SynthError: the file is something else, or cannot be read.
@@ -102,5 +104,5 @@ def check_replaceable(path: Path | None, kind: FileKind, option: str, force: boo
     if not is_ours:
         raise SynthError(
             f"{option} {path} would replace a file that is not {kind.words}; give another "
-            f"{option}, or --force to replace it"
+            f"{option}, or {'remove the file' if force is None else '--force to replace it'}"
         )

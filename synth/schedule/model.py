@@ -136,6 +136,7 @@ class Schedule:
     weights: WeightFlow | None = None
     versions: WeightVersions | None = None
     overlapped: frozenset[Op] = frozenset()
+    vocabulary: int = 0
 
     @classmethod
     def linear(

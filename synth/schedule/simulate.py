@@ -6,7 +6,8 @@ from functools import cached_property
 import numpy as np
 
 from synth.op_kinds import OpKind
-from synth.schedule.lowering.lower import Edges, Lowered
+from synth.schedule.lowering.edges import Edges
+from synth.schedule.lowering.lower import Lowered
 
 
 class DeadlockError(Exception):
@@ -64,6 +65,19 @@ class Timeline:
             sum(durations[first[rank] : first[rank + 1]]) for rank in range(self.lowered.num_ranks)
         )
 
+    @cached_property
+    def apart_us(self) -> tuple[int, ...]:
+        """The compute time of each rank if no F and BW ran at once."""
+        lowered, overlapped = self.lowered, self.lowered.arrays.overlapped
+        if not len(overlapped):
+            return self.work_us
+        work_us = np.array(self.work_us)
+        apart_us = lowered.table.duration_us[lowered.arrays.classes]
+        rank = lowered.arrays.rank[overlapped]
+        for node in (overlapped, overlapped + 1):
+            np.add.at(work_us, rank, apart_us[node] - lowered.durations[node])
+        return tuple(work_us.tolist())
+
     @property
     def least_us(self) -> int:
         """A lower bound of every order of the same ops: the most compute time of a rank.
@@ -71,21 +85,17 @@ class Timeline:
         If F and BW run at once, another order may have more such pairs: as many as leave no F, or
         no BW, by itself. A pair hides no more than either stage does.
         """
-        lowered, overlapped = self.lowered, self.lowered.arrays.overlapped
-        if not len(overlapped):
+        lowered = self.lowered
+        if not len(lowered.arrays.overlapped):
             return max(self.work_us)
-        work_us = np.array(self.work_us)
-        apart_us = lowered.table.duration_us[lowered.arrays.classes]
-        rank = np.searchsorted(lowered.first_node, overlapped, side="right") - 1
-        for node in (overlapped, overlapped + 1):
-            np.add.at(work_us, rank, apart_us[node] - lowered.durations[node])
+        work_us = list(self.apart_us)
         stages = lowered.costs.stages
         for own, ops in enumerate(lowered.ops):
             work_us[own] -= min(
                 sum(stages[op.stage].hidden_us for op in ops if op.kind == kind)
                 for kind in (OpKind.F, OpKind.BW)
             )
-        return int(work_us.max())
+        return max(work_us)
 
     @property
     def mean_work_us(self) -> float:

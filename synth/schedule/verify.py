@@ -20,6 +20,7 @@ from synth.schedule.ops import Op, Value
 from synth.schedule.rank_memory import memory_usage, peak_bytes
 from synth.schedule.simulate import DeadlockError, Timeline, simulate
 from synth.schedule.verify_versions import check_version_rule, check_versions
+from synth.schedule.verify_vocabulary import check_vocabulary
 from synth.schedule.verify_weights import check_visits, check_weight_flow
 from synth.schedule.weight_flow import Route
 from synth.units import format_bytes_both
@@ -79,6 +80,7 @@ def lower_checked(schedule: Schedule, costs: Costs) -> Lowered:
     _check_ops_exist(arrays)
     _check_complete(arrays)
     _check_overlapped(schedule)
+    check_vocabulary(schedule)
     lowered = lower_arrays(arrays, costs)
     if lowered.visits is not None:
         check_visits(arrays, lowered.visits)

@@ -7,15 +7,15 @@ Messages are pickled objects. A child may be killed, or abort, without harm to i
 """
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import IO, Any
-
-from synth.system.interrupt_signal import sigint_blocked
 
 # The folder of `synth`, which `site` may have found by a hook and not by the path of imports.
 _ROOT = str(Path(__file__).resolve().parents[2])
@@ -98,3 +98,17 @@ class ChildProcess:
         self.connection.close()
         if self._output is not None:
             self._output.close()
+
+
+@contextmanager
+def sigint_blocked() -> Iterator[None]:
+    """Block SIGINT in this thread, and in the processes that it starts meanwhile.
+
+    Ctrl-C in a terminal reaches every process of the group, also one that has not yet come to
+    ignore it. A blocked signal stays pending, and ignoring it discards it (POSIX, `sigaction`).
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

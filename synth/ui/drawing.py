@@ -21,13 +21,14 @@ from synth.families import (
     searches,
 )
 from synth.plan.partition.balance import balance
+from synth.plan.partition.divided import as_parts, partitions
 from synth.profile import Profile
 from synth.report.chart.chart import Chart
 from synth.report.html.page import chart_data
 from synth.schedule.error import ScheduleError
 from synth.schedule.files.claim import Claim
-from synth.schedule.files.plan_file import Plan, program_lines
-from synth.schedule.files.program_text import check_size, num_ops, parse_programs
+from synth.schedule.files.plan_file import Plan
+from synth.schedule.files.program_text import check_size, num_ops, parse_programs, program_lines
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.placements import placement, usual
@@ -177,8 +178,12 @@ class Drawings:
         self._limits.check_size(where, setting.micro_batches, is_timed=reads_times(name))
         memory = setting.arguments(profile, self._limits).memory
         caps = memory.limits(where.num_ranks, profile).caps_bytes
-        sizes = self._sizes(setting, profile, where, caps)
-        costs = partition_costs(profile, sizes, where.ranks)
+        parts = as_parts(profile, name, setting.ranks)
+        if parts is profile:
+            sizes = self._sizes(setting, profile, where, caps)
+        else:
+            sizes = partitions(parts, setting.ranks)[0]
+        costs = partition_costs(parts, sizes, where.ranks)
         schedule = generate(
             name, setting.ranks, setting.micro_batches, costs=costs, caps_bytes=caps
         )

@@ -12,6 +12,7 @@ from synth.options.arguments.curve import CurveArguments
 from synth.options.curve import read_curve
 from synth.options.request import NoSchedule, Request
 from synth.options.solve_task import read_solve
+from synth.plan.choose.candidates import SearchWatch
 from synth.plan.memory_curve.curve_file import MemoryCurve, cap_of
 from synth.plan.memory_curve.curve_search import Effort, trace
 from synth.profile import Profile
@@ -243,7 +244,7 @@ class PlanSearch:
             request = asked.request.of(found)
             job.tell(lambda: self._progress(request, found))
 
-        result = asked.search(BestSoFar(take), job.stop).result
+        result = asked.search(SearchWatch(BestSoFar(take), job.stop)).result
         if result.schedule is None:
             raise NoSchedule(result)
         plan = _ended(asked.request.of(result).plan(result), job)

@@ -20,9 +20,10 @@ from synth.plan.explain.explanation import Explanation
 from synth.records.safe_read import read_text
 from synth.system.garbage import seldom_collected
 from synth.system.messages import silenced
+from synth.ui.answers import FirstShown
 from synth.ui.limits import Limits
 from synth.ui.models import Models
-from synth.ui.server import FirstShown, Service
+from synth.ui.server import Service
 
 LOOPBACK = "127.0.0.1"
 

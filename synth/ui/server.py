@@ -1,9 +1,8 @@
-"""The server of the page: its files, schedules that are drawn at once, and searches."""
+"""The server of the page: its files, its requests, and searches."""
 
 import json
 from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from time import monotonic
@@ -17,25 +16,20 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from synth.errors import SynthError
-from synth.estimates.device import devices
-from synth.plan.explain.explanation import Explanation, explain, explain_schedule
-from synth.profile import Profile
+from synth.plan.explain.explanation import Explanation, explain
 from synth.report.html.page import (
     HEAD,
     STYLE,
     VIEWER_SCRIPTS,
     filled,
     part,
-    viewer_data,
     viewer_html,
 )
 from synth.solver.options import SolveOptions
-from synth.ui.command_line import commands, curve_commands
-from synth.ui.drawing import Drawings, DrawnSchedule, NotDrawn, choices
-from synth.ui.exports import Download, download, profile_download
+from synth.ui.answers import Answers, FirstShown, one_line
+from synth.ui.drawing import NotDrawn
 from synth.ui.guard import RequestGuard
 from synth.ui.jobs import Busy, CurveTrace, Job, Jobs, PlanSearch
-from synth.ui.limits import MOST_LAYERS
 from synth.ui.models import Models
 from synth.ui.requests import (
     CurveRequest,
@@ -47,7 +41,6 @@ from synth.ui.requests import (
     StartRequest,
     read_request,
 )
-from synth.ui.setting import PipelineSetting, ShownSchedule
 from synth.ui.visitors import OverBudget, Visitors, counted_address
 from synth.version import __version__
 
@@ -57,9 +50,6 @@ _AT_ONCE = 2
 # Seconds between two looks at a search, and after which a line is sent in any case.
 _POLL_S, _ALIVE_S = 0.15, 10.0
 
-# Ranks of the schedules to choose from where the setting cannot be drawn.
-_FEW_RANKS = 8
-
 # Seconds for what changes to a schedule would give.
 _WHAT_IF_S = 10.0
 
@@ -67,14 +57,6 @@ _WHAT_IF_S = 10.0
 _VISITOR: ContextVar[str] = ContextVar("VISITOR")
 
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-
-
-@dataclass(frozen=True)
-class FirstShown:
-    """What the page shows first, by its name in `Models`; `kind` is that of a file there."""
-
-    kind: str = "profile"
-    name: str | None = None
 
 
 class Service:
@@ -94,8 +76,7 @@ class Service:
             opened: shown first; None: the page's own choice.
         """
         self._models, self._limits = models, models.limits
-        self._explained, self._opened = explained, opened or FirstShown()
-        self._drawings = Drawings(models, self._limits)
+        self._answers = Answers(models, explained, opened)
         self._jobs, self._visitors = Jobs(self._limits), Visitors(self._limits)
         self._at_once = anyio.CapacityLimiter(_AT_ONCE)
 
@@ -105,10 +86,10 @@ class Service:
             Route("/", self._page),
             Route("/static/{name}", self._file),
             Route("/start", self._start),
-            self._posted("/draw", DrawRequest, self._draw),
-            self._posted("/explain", ScheduleRequest, self._explain),
-            self._posted("/export", SaveRequest, self._export),
-            self._posted("/open", OpenRequest, self._open),
+            self._posted("/draw", DrawRequest, self._answers.draw),
+            self._posted("/explain", ScheduleRequest, self._answers.explain),
+            self._posted("/export", SaveRequest, self._answers.export),
+            self._posted("/open", OpenRequest, self._answers.open),
             self._posted("/solve", StartRequest, self._solve),
             self._posted("/curve", CurveRequest, self._curve),
             self._posted("/what-if", ScheduleRequest, self._what_if),
@@ -154,106 +135,7 @@ class Service:
         return Response(own[name].read_bytes(), media_type=kind)
 
     async def _start(self, request: Request) -> Response:
-        return await self._worked(request, self._first)
-
-    def _first(self) -> dict[str, Any]:
-        return {
-            "version": __version__,
-            "viewer": viewer_data(),
-            "models": self._models.listed(),
-            "devices": [device.name for device in devices()],
-            "opened": self._first_shown(),
-            "job": self._running(),
-            "limits": {
-                "is_public": self._limits.is_public,
-                "search_s": self._limits.search_s,
-                "points": self._limits.most_points,
-            },
-        }
-
-    def _first_shown(self) -> dict[str, Any]:
-        kind, name = self._opened.kind, self._opened.name
-        if name is not None and kind == "plan":
-            return self._about_plan(name)
-        return {"kind": kind, "name": name}
-
-    def _about_plan(self, name: str) -> dict[str, Any]:
-        """Return the setting that a plan was found for, as far as the page has it."""
-        plan = self._models.plan(name)
-        return {
-            "kind": "plan",
-            "name": name,
-            "profile": self._models.model_of(plan),
-            "ranks": plan.num_ranks,
-            "micro_batches": plan.num_micro_batches,
-            "cap_bytes": None if plan.caps_bytes is None else max(plan.caps_bytes),
-        }
-
-    # What is drawn at once
-
-    def _draw(self, given: DrawRequest) -> dict[str, Any]:
-        """Draw; a setting that cannot be drawn has the schedules to choose from all the same."""
-        try:
-            return self._drawn(given)
-        except SynthError as error:
-            ranks = min(_FEW_RANKS, given.setting.ranks)
-            raise NotDrawn(_line(error), choices("auto", ranks, MOST_LAYERS)) from None
-
-    def _drawn(self, given: DrawRequest) -> dict[str, Any]:
-        setting = given.setting
-        setting.check_size(self._limits)
-        profile = self._drawings.profile(setting)
-        drawn = [self._one(setting, source, given.is_quick) for source in given.sources[:2]]
-        limit = setting.arguments(profile, self._limits).memory.limits(setting.ranks, profile)
-        return {
-            "drawn": drawn,
-            "choices": choices(setting.placement, setting.ranks, len(profile.layers)),
-            "layers": [
-                [layer.name, profile.layer_profile(place).work_us()]
-                for place, layer in enumerate(profile.layers)
-            ],
-            "about": _about(profile),
-            "limit": limit.explanation,
-            "cap_bytes": None if limit.caps_bytes is None else max(limit.caps_bytes),
-            "commands": {
-                "solve": commands(setting, self._limits),
-                "curve": curve_commands(setting, self._limits, given.points),
-                "schedules": [
-                    commands(setting, self._limits, source) for source in given.sources[:2]
-                ],
-            },
-        }
-
-    def _one(
-        self, setting: PipelineSetting, source: ShownSchedule, is_quick: bool
-    ) -> dict[str, Any]:
-        try:
-            if is_quick and self._drawings.takes_long(setting, source):
-                return {"name": source.schedule, "waits": True}
-            drawn = self._drawings.of(setting, source)
-            given = source.plan is not None
-            differs = self._drawings.differs(setting, drawn.plan) if given else ""
-            return {**drawn.data(), "differs": differs}
-        except SynthError as error:
-            return {"error": _line(error)}
-
-    def _explain(self, given: ScheduleRequest) -> dict[str, Any]:
-        drawn = self._drawings.of(given.setting, given.source)
-        return {"text": self._text(drawn, explain_schedule(drawn.plan, drawn.timeline))}
-
-    def _text(self, drawn: DrawnSchedule, found: Explanation) -> str:
-        """Return an explanation, below the limit that the schedule exceeds."""
-        above = f"memory: {drawn.exceeds}\n\n" if drawn.exceeds else ""
-        return above + self._explained(found)
-
-    def _export(self, given: SaveRequest) -> dict[str, Any]:
-        if given.kind == Download.PROFILE:
-            return profile_download(self._drawings.profile(given.setting))
-        return download(self._drawings.of(given.setting, given.source), given.kind)
-
-    def _open(self, given: OpenRequest) -> dict[str, Any]:
-        kind, name = self._models.open(given.text)
-        return self._about_plan(name) if kind == "plan" else {"kind": kind, "name": name}
+        return await self._worked(request, lambda: self._answers.first(self._running()))
 
     # Searches
 
@@ -271,15 +153,15 @@ class Service:
         return self._started(search, "curve")
 
     def _what_if(self, given: ScheduleRequest) -> dict[str, Any]:
-        drawn = self._drawings.of(given.setting, given.source)
+        drawn = self._answers.drawings.of(given.setting, given.source)
         is_own = given.source.plan is None
-        profile = self._drawings.profile(given.setting) if is_own else None
+        profile = self._answers.drawings.profile(given.setting) if is_own else None
         limit_s = min(_WHAT_IF_S, self._limits.search_s)
         options = SolveOptions(time_limit_s=limit_s, workers=self._limits.workers)
 
         def search(job: Job) -> None:
             found = explain(drawn.plan, drawn.timeline, options, profile, job.stop)
-            job.tell(lambda: {"text": self._text(drawn, found)})
+            job.tell(lambda: {"text": self._answers.text(drawn, found)})
 
         return self._started(search, "what-if")
 
@@ -352,7 +234,7 @@ class Service:
 
     async def _worked(self, request: Request, work: Callable[[], dict[str, Any]]) -> Response:
         """Do some work in a thread, and count it; a user's mistake is one line."""
-        visitor = _visitor(request)
+        visitor = counted_address(request.client.host) if request.client else ""
         _VISITOR.set(visitor)
         async with self._at_once:
             try:
@@ -371,29 +253,8 @@ class Service:
         return Response(answer, media_type="application/json")
 
 
-def _about(profile: Profile) -> str:
-    """Return what is to be known of a profile: its origin, how far it is off, and its sizes."""
-    origin, workload = profile.provenance, profile.workload
-    device = "" if origin.device == "unknown" else f", {origin.device}"
-    words = [f"{origin.source}{device}" if origin.estimate is None else origin.estimate.words]
-    if workload.sequence_length > 1:
-        size = f"{workload.micro_batch_size} × {workload.sequence_length:,}"
-        words.append(f"a micro-batch is {size} tokens")
-    if profile.links.are_free:
-        words.append("transfers take no time")
-    return "; ".join(words)
-
-
-def _visitor(request: Request) -> str:
-    return counted_address(request.client.host) if request.client else ""
-
-
-def _line(error: SynthError) -> str:
-    return " ".join(str(error).split())
-
-
 def _refused(status: int, error: SynthError, **more: Any) -> JSONResponse:
-    return JSONResponse({"error": _line(error), **more}, status)
+    return JSONResponse({"error": one_line(error), **more}, status)
 
 
 def _http_error(request: Request, error: HTTPException) -> JSONResponse:

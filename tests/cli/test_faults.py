@@ -234,21 +234,26 @@ def test_a_rank_in_an_endless_loop_is_named_and_ended_long_before_the_time_out(
 RESUMED = ("--steps", 150, "--schedule", "cosine")  # so many that a rank is killed before the end
 
 
-@pytest.fixture
-def undisturbed(synth_on_pool: Synth, run_plan: Path, text: Path, tmp_path: Path) -> list[float]:
-    """The losses of a run that nothing happens to."""
-    path = tmp_path / "undisturbed.json"
-    ended = synth_on_pool("run", run_plan, "--data", text, *RESUMED, "-o", path, "--device", "cpu")
-    assert ended.code == 0, ended.stderr
-    return losses_of(path)[1]
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a run that nothing happens to, which the first test that needs it makes."""
+    return tmp_path_factory.mktemp("undisturbed") / "run.json"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", [COMMAND, TORCHRUN], ids=["synth run", "torchrun"])
 def test_ranks_started_again_go_on_from_the_checkpoint_with_the_same_losses(
-    run_plan: Path, text: Path, tmp_path: Path, launcher: list[str], undisturbed: list[float]
+    synth_on_pool: Synth,
+    run_plan: Path,
+    text: Path,
+    tmp_path: Path,
+    launcher: list[str],
+    undisturbed: Path,
 ) -> None:
     arguments = (run_plan, "--data", text, *RESUMED)
+    if not undisturbed.exists():
+        ended = synth_on_pool("run", *arguments, "-o", undisturbed, "--device", "cpu")
+        assert ended.code == 0, ended.stderr
     saved = ("--checkpoint", tmp_path / "saved", "--checkpoint-every", 5)
     again = ("--restarts", 1) if launcher is COMMAND else ()
     marker = b"synth" if launcher is TORCHRUN else b"synth.runtime.training.worker"
@@ -265,7 +270,7 @@ def test_ranks_started_again_go_on_from_the_checkpoint_with_the_same_losses(
 
     first_step, losses = losses_of(tmp_path / "run.json")
     assert first_step >= 5
-    assert losses == undisturbed[first_step:]
+    assert losses == losses_of(undisturbed)[1][first_step:]
 
 
 @pytest.mark.slow

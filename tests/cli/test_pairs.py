@@ -88,12 +88,13 @@ def test_without_a_time_at_once_they_are_read_one_after_the_other(
     assert Plan.load(again).programs == plain.programs
 
 
-def test_a_search_takes_the_order_alone(
+def test_a_search_for_a_runtime_without_pairs_takes_the_order_alone(
     synth: Synth, plan_path: Path, profile: Path, tmp_path: Path
 ) -> None:
     made = tmp_path / "solved.json"
     command = ("solve", profile, *SIZES, "--placement", "v", "--partition", "even")
-    ended = synth(*command, "--hint", plan_path, "--time-limit", "2s", "-o", made)
+    options = ("--for", "torch", "--time-limit", "2s", "-o", made)
+    ended = synth(*command, "--hint", plan_path, *options)
     assert ended.code == 0
     found = Plan.load(made)
     assert not found.schedule().overlapped
@@ -102,10 +103,25 @@ def test_a_search_takes_the_order_alone(
     assert found.claim.makespan_us > Plan.load(plan_path).claim.makespan_us
 
 
-def test_an_explanation_searches_no_other_order(synth: Synth, plan_path: Path) -> None:
-    ended = synth("explain", plan_path, "--time-limit", "1s", "--workers", "1")
+def test_a_search_answers_with_a_published_schedule_that_has_pairs(
+    synth: Synth, plan_path: Path, profile: Path, tmp_path: Path
+) -> None:
+    made = tmp_path / "solved.json"
+    command = ("solve", profile, *SIZES, "--placement", "v", "--partition", "even")
+    ended = synth(*command, "--time-limit", "2s", "-o", made)
     assert ended.code == 0
-    assert "F and BW run" in ended.stdout
+    assert Plan.load(made).programs == Plan.load(plan_path).programs
+    assert "published schedules whose F and BW run at once" in " ".join(ended.stderr.split())
+    assert "v (dualpipe-v:overlap)" in ended.stdout
+    assert synth("check", made, "--profile", profile, "--prove").code == 0
+
+
+def test_an_explanation_tries_orders_with_pairs(synth: Synth, plan_path: Path) -> None:
+    ended = synth("explain", plan_path, "--time-limit", "4s", "--workers", "1")
+    assert ended.code == 0
+    assert "F&BW" in ended.stdout
+    assert "no order is searched for" not in " ".join(ended.stdout.split())
+    assert "one more micro-batch" in ended.stdout
 
 
 def test_a_comparison_has_rows_with_pairs_if_the_profile_has_their_times(

@@ -11,7 +11,7 @@ from pydantic import NonNegativeInt
 from typer.testing import CliRunner
 
 from synth.cli.read.record_options import with_records
-from synth.cli.read.run_request import RunRequest
+from synth.cli.run import RunRequest
 from synth.errors import SynthError
 from synth.options.arguments.compare import CompareArguments
 from synth.options.arguments.curve import CurveArguments

@@ -395,6 +395,13 @@ V_AUTHORS = {
 # above, a stream each way, half of BW to spare); the second has the F, B and W of their
 # group_interleaved_1f1b.py, and moves by the same rule.
 PROGRAMS = {
+    # Yeung et al. 2024, by hand from the rule that vocab_1f1b.py states: F = 1, BW = 2, S + T = 3,
+    # so intervals of 6. S of rank 0 is one interval late, that of rank 1 none; T is one late on
+    # both, B two and one; parts of the embedding are one and two early.
+    ("1f1b-vocab", 2, 2): """
+        F0.0 F0.1 F2.0 F2.1 F4.0 BW4.0 F4.1 BW2.0 BW4.1 BW0.0 BW2.1 BW0.1
+        F1.0 F1.1 F3.0 F5.0 F3.1 F5.1 BW3.0 BW5.0 BW3.1 BW5.1 BW1.0 BW1.1
+    """,
     # Its table of turns: F0 | F1 | F0 with BW1 | F1 with BW0 | BW1 | BW0, rank 1 a turn later.
     ("weipipe", 2, 4): """
         U1.0 F0.0 F1.0 U1.1 BW1.0 F0.2 U1.2 BW0.0 F1.2 U1.3 BW1.2 BW0.2

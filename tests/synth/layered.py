@@ -94,7 +94,8 @@ def problem_of(
     profile: Profile, sizes: tuple[int, ...], count: int, cap_bytes: int, name: str = "linear"
 ) -> Problem:
     """The search of an order, and of the layers to recompute, under a cap for all ranks."""
-    ranks = {"linear": len(sizes), "v": len(sizes) // 2}[name]
+    stages_per_rank = placement(name, 2).num_stages // 2
+    ranks = len(sizes) // stages_per_rank
     where = placement(name, ranks)
     caps = (cap_bytes,) * ranks
     costs = partition_costs(profile, sizes)

@@ -28,7 +28,7 @@ def forward_only(lowered: Lowered) -> Lowered:
     except DeadlockError:
         if schedule.weights is not None:
             raise
-        ordered = [tuple(sorted(ops, key=_by_micro_batch)) for ops in programs]
+        ordered = [tuple(sorted(ops, key=lambda op: (op.microbatch, op.stage))) for ops in programs]
         found = lower(replace(kept, programs=tuple(ordered)), lowered.costs)
     return found
 
@@ -45,7 +45,3 @@ def _forwards(ops: Sequence[Op]) -> list[Op]:
         elif op.kind == OpKind.UNSHARD and reads.pop(copy, False):
             found.append(op)
     return found[::-1]
-
-
-def _by_micro_batch(op: Op) -> tuple[int, int]:
-    return op.microbatch, op.stage

@@ -14,9 +14,11 @@ from torch import Tensor, nn
 
 from synth.errors import SynthError
 
+from ...state.comparison import are_equal_states
 from ...state.module_state import StatePicture
 from ...state.place_group import KeptValue
-from ...state.places import ClassAttributes, Entries, Generator, are_equal_states
+from ...state.places import ClassAttributes, Entries
+from ...state.positions import Generator
 from ...state.tensor_numbers import TensorNumbers, digest_of, storage_key, storage_of
 from ...state.walk import MOST_OBJECTS
 from ...state.watch import Watch

@@ -92,7 +92,6 @@ class Group(RankGroup):
 
     @property
     def rendezvous(self) -> Rendezvous:
-        """The rendezvous of the ranks, usable before they are connected."""
         return self.private.rendezvous
 
     def backend(self, device: torch.device) -> str:

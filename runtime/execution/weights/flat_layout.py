@@ -110,7 +110,7 @@ class ParameterLayout(NamedTuple):
         """
         listed = list(parameters)
         kind_of = [_kind(p, at if at in apart else None) for at, p in enumerate(listed)]
-        kinds = list(dict.fromkeys(sorted(kind_of, key=_is_frozen)))
+        kinds = list(dict.fromkeys(sorted(kind_of, key=lambda kind: not kind.trained)))
         lengths = [0] * len(kinds)
         places = []
         for parameter, kind in zip(listed, kind_of, strict=True):
@@ -144,10 +144,6 @@ class _Kind(NamedTuple):
 
 def _kind(parameter: nn.Parameter, apart: int | None) -> _Kind:
     return _Kind(parameter.requires_grad, parameter.dtype, gradient_dtype(parameter), apart)
-
-
-def _is_frozen(kind: _Kind) -> bool:
-    return not kind.trained
 
 
 def _aligned_elements(kind: _Kind) -> int:

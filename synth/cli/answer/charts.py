@@ -10,7 +10,14 @@ from synth.cli.answer.output import talk
 from synth.cli.read.arguments import is_file_name
 from synth.cli.read.plans import load_checked
 from synth.errors import SynthError
-from synth.families import current_name, families, family_placement, generate, generate_for
+from synth.families import (
+    current_name,
+    families,
+    family_placement,
+    generate,
+    generate_for,
+    vocabulary_barriers,
+)
 from synth.plan.explain.explanation import Explanation, explain_schedule
 from synth.plan.reason import reason_of
 from synth.profile.estimate import ESTIMATED
@@ -118,6 +125,11 @@ def _published(name: str, plan: Plan) -> Chart:
             f"{len(plan.partition)}; give a plan file of it (`synth compare --save`); "
             f"{_known(plan)}"
         )
+    if vocabulary_barriers(name) != (plan.vocabulary or 0):
+        raise SynthError(
+            f"--against {name} and the plan divide the vocabulary in different ways; give a plan "
+            f"file of it (`synth compare --save`); {_known(plan)}"
+        )
     schedule = generate(
         name,
         plan.num_ranks,
@@ -132,5 +144,7 @@ def _published(name: str, plan: Plan) -> Chart:
 
 def _known(plan: Plan) -> str:
     """List the published schedules on the plan's placement."""
+    if plan.vocabulary is not None:
+        return "its stages are parts of embedding and head, which no other published schedule has"
     made = generate_for(plan.placed, plan.num_micro_batches, plan.costs, plan.caps_bytes)
     return f"on its placement there are: {', '.join(sorted(name for name, _ in made))}"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from synth.cli.answer.charts import ChartSet
 from synth.cli.answer.output import Format, answer, talk
-from synth.cli.read.run_request import RunRequest
+from synth.cli.run import RunRequest
 from synth.errors import ExitCode, RunFailure, SynthError
 from synth.profile.throughput import Throughput, throughput
 from synth.records.record import write_atomically

@@ -82,7 +82,8 @@ def as_text(
             *_what_is_left(request, result),
             request.limit.explanation,
             *_recomputed(result, lowered.schedule),
-            *_faster_ones(request, result),
+            *_faster_on_placement(request, result),
+            *_faster_elsewhere(request, result),
             "",
             plan_table(plan, lowered, timeline),
         )
@@ -103,7 +104,7 @@ def as_json(request: Request, result: Result) -> dict[str, Any]:
             **request.throughput(timeline).as_json(),
             "peak_bytes": result.peak_bytes,
             "found_by": result.found_by,
-            "recomputed": _stages_with_r(result),
+            "recomputed": [] if result.schedule is None else recomputed(result.schedule),
             "recomputed_layers": tuple(result.problem.recomputed_layers),
             "recompute_policies": result.problem.recomputed_layers.of_policies,
             "gap": result.gap,
@@ -234,11 +235,6 @@ def _recomputed(result: Result, schedule: Schedule) -> list[str]:
     return [f"recomputed: {'; '.join(said)}"] if said else []
 
 
-def _faster_ones(request: Request, result: Result) -> list[str]:
-    """Mention the best published schedules that fit and are faster, and what would allow them."""
-    return [*_faster_on_placement(request, result), *_faster_elsewhere(request, result)]
-
-
 def _faster_on_placement(request: Request, result: Result) -> list[str]:
     """Mention the best one that the search may not take, as it recomputes or offloads."""
     value_us, found_us = request.problem.objective.value_us, result.value_us
@@ -282,7 +278,3 @@ def _faster_elsewhere(request: Request, result: Result) -> list[str]:
 def _less(value_us: int, found_us: int) -> str:
     """Return `1.19 s, 3.1 % less`."""
     return f"{format_us(value_us)}, {1 - value_us / found_us:.1%} less"
-
-
-def _stages_with_r(result: Result) -> list[int]:
-    return [] if result.schedule is None else recomputed(result.schedule)

@@ -1,7 +1,7 @@
 """The work of `synth calibrate`."""
 
 from synth.cli.answer.output import Format, answer, answer_json, talk
-from synth.cli.read.calibrate_request import CalibrateRequest
+from synth.cli.calibrate import CalibrateRequest
 from synth.estimates.calibrate import calibrate, program_of, representative, runs_of
 from synth.estimates.calibration import Calibration
 from synth.estimates.device import device_of

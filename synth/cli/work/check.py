@@ -13,8 +13,8 @@ from synth.cli.answer.check import (
     raise_if_false,
 )
 from synth.cli.answer.output import Format, answer, answer_json, talk
+from synth.cli.check import PROOF_LIMIT_S, CheckRequest, ProofOptions
 from synth.cli.progress.interrupt import run_interruptibly
-from synth.cli.read.check_request import PROOF_LIMIT_S, CheckRequest, ProofOptions
 from synth.errors import ExitCode, Mismatch, SynthError
 from synth.options.plan_profile import costs_of
 from synth.plan.reprove.reproof import Reproof

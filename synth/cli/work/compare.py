@@ -6,10 +6,10 @@ import time
 from synth.cli.answer.compare import as_json, as_text, drawn
 from synth.cli.answer.compare_page import write_compare_page
 from synth.cli.answer.output import Format, answer, answer_json, percent, talk, window_columns
+from synth.cli.compare import CompareRequest
 from synth.cli.progress.interrupt import Interrupted, is_stop_asked, run_interruptibly
 from synth.cli.progress.line import current_line
 from synth.cli.progress.reporter import bound_of
-from synth.cli.read.compare_request import CompareRequest
 from synth.cli.read.plans import save_plans
 from synth.errors import ExitCode, SynthError
 from synth.options.deadline import Deadline

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from synth.cli.answer.output import Format, answer, answer_json, talk
 from synth.cli.answer.run import early_ops_text, iterations_us, trace_of
+from synth.cli.emulate import EmulateRequest
 from synth.cli.progress.line import current_line
-from synth.cli.read.emulate_request import EmulateRequest
 from synth.cli.read.plans import load_checked
-from synth.cli.read.run_request import refuse_charts
+from synth.cli.run import refuse_charts
 from synth.records.overwrite_guard import TRACE, check_replaceable
 from synth.records.record import check_outputs
 from synth.report.explain.run_against_plan import (

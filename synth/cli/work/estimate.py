@@ -5,7 +5,7 @@ import sys
 
 from synth.cli.answer.output import Format, answer, answer_json, talk
 from synth.cli.answer.profile import profile_summary
-from synth.cli.read.estimate_request import EstimateRequest
+from synth.cli.estimate import EstimateRequest
 from synth.options.estimator import estimator_of
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from synth.cli.answer.frontier import as_json, as_text, drawn, write_frontier_page
 from synth.cli.answer.output import Format, answer, answer_json, percent, talk, window_columns
+from synth.cli.frontier import FrontierRequest
 from synth.cli.progress.interrupt import Interrupted, run_interruptibly
 from synth.cli.progress.line import current_line
-from synth.cli.read.frontier_request import FrontierRequest
 from synth.cli.read.plans import save_plans
 from synth.errors import SynthError
 from synth.options.curve import read_curve, read_effort

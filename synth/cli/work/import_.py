@@ -6,13 +6,14 @@ from synth.cli.answer.output import talk
 from synth.cli.read.import_request import ImportRequest
 from synth.errors import SynthError
 from synth.interop.torch_csv_reader import read_torch_csv
-from synth.options.problem_arguments import sizes_on
 from synth.options.profiles import load_profile
 from synth.options.values import AUTO
 from synth.plan.partition.balance import balance
+from synth.plan.problem_arguments import sizes_on
+from synth.records.overwrite_guard import SCHEDULE, check_replaceable
 from synth.records.record import check_outputs
 from synth.records.safe_read import read_text
-from synth.schedule.files.plan_file import Plan, check_replaceable
+from synth.schedule.files.plan_file import Plan
 
 _APART = (
     "F and B that run at once (OVERLAP_F_B) run one after the other in the plan, because the "
@@ -28,7 +29,7 @@ def work(schedule_path: Path, request: ImportRequest) -> None:
             f"or layers per stage such as 3,3,2"
         )
     check_outputs(request.output, inputs=[schedule_path, str(request.profile)])
-    check_replaceable(request.output)
+    check_replaceable(request.output, SCHEDULE, "-o", force=None)
     profile = load_profile(request.profile, request.link)
     text = read_text(schedule_path, "a CSV of actions such as 0F0")
     schedule, notes = read_torch_csv(text, schedule_path.stem)

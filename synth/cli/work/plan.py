@@ -6,9 +6,9 @@ import time
 from synth.cli.answer.layout_commands import commands
 from synth.cli.answer.output import Format, answer, answer_json, percent, talk
 from synth.cli.answer.plan import layout_json, layout_text
+from synth.cli.plan import PlanRequest
 from synth.cli.progress.interrupt import Interrupted, OutOfTime, run_interruptibly
 from synth.cli.progress.line import current_line
-from synth.cli.read.plan_request import PlanRequest
 from synth.errors import ExitCode, SynthError
 from synth.layouts.answer import LayoutAnswer
 from synth.options.deadline import Deadline

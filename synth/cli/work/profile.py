@@ -11,9 +11,9 @@ import typer
 
 from synth.cli.answer.output import answer, talk, warn_of
 from synth.cli.answer.profile import profile_summary
+from synth.cli.profile import ProfileRequest
 from synth.cli.progress.line import current_line
 from synth.cli.read.own_model import file_of
-from synth.cli.read.profile_request import ProfileRequest
 from synth.errors import SynthError
 from synth.interop.times_csv import from_times_csv
 from synth.profile import Profile

@@ -8,7 +8,7 @@ from synth.cli.answer.rehearse import report_rehearsal
 from synth.cli.progress.line import current_line
 from synth.cli.read.own_model import check_policies, read_inputs, read_model
 from synth.cli.read.plans import check_runnable, load_checked
-from synth.cli.read.rehearse_request import RehearseRequest
+from synth.cli.rehearse import RehearseRequest
 from synth.records.overwrite_guard import RUN, check_replaceable
 from synth.records.record import check_outputs
 

@@ -8,7 +8,7 @@ from synth.cli.answer.run import report
 from synth.cli.progress.line import current_line
 from synth.cli.read.own_model import check_policies, read_inputs, read_model
 from synth.cli.read.plans import check_runnable, load_checked
-from synth.cli.read.run_request import RunRequest
+from synth.cli.run import RunRequest
 from synth.run_options.train_options import TrainOptions
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered

@@ -11,7 +11,7 @@ from synth.cli.answer.output import (
 )
 from synth.cli.answer.show import as_json, headline, steady_lines, version_lines
 from synth.cli.read.plans import load_checked
-from synth.cli.read.show_request import ShowRequest
+from synth.cli.show import ShowRequest
 from synth.plan.reason import reason_of
 from synth.report.chart.excerpt import Excerpt
 from synth.report.explain.overlay import Overlay, overlay, save_simulation

@@ -9,11 +9,11 @@ from synth.cli.answer.preview import preview
 from synth.cli.answer.solve import as_json, as_text
 from synth.cli.progress.interrupt import is_stop_asked, run_interruptibly
 from synth.cli.progress.reporter import ProgressReporter
-from synth.cli.read.solve_request import SolveRequest
+from synth.cli.solve import SolveRequest
 from synth.options.choice_stability import choice_stability
 from synth.options.request import NoSchedule, announce, announce_sizes
 from synth.options.solve_task import SolveTask, read_solve
-from synth.plan.choose.candidates import Partitioning, Ranking, Trial
+from synth.plan.choose.candidates import Partitioning, Ranking, SearchWatch, Trial
 from synth.plan.choose.standings import cut_short
 from synth.plan.weight_passing.data_parallel_plan import of_all
 from synth.search.best_so_far import BestSoFar
@@ -39,10 +39,15 @@ def _announce(asked: SolveTask) -> None:
         announce(asked.request)
     for name, why in asked.refusals.items():
         talk(f"not {name}: {why}")
-    if asked.request.profile.has_pairs:
+    if asked.pairs is not None:
         talk(
-            "note: the profile has times of F and BW at once, which no search uses; synth compare "
-            "lists published schedules that do"
+            "note: published schedules whose F and BW run at once are tried first; the search "
+            "orders ops that run one after the other"
+        )
+    elif asked.request.profile.has_pairs:
+        talk(
+            "note: the profile has times of F and BW at once, which this search does not use; "
+            "synth compare lists published schedules that do"
         )
 
 
@@ -60,7 +65,7 @@ def _search(asked: SolveTask) -> Ranking:
         return cut_short(standings[-1], found) if standings else Ranking(found, ())
 
     return run_interruptibly(
-        lambda stop: asked.search(so_far, stop, standings.append),
+        lambda stop: asked.search(SearchWatch(so_far, stop, standings.append)),
         deadline.until(),
         ranking_so_far,
     )

@@ -5,7 +5,7 @@ from pathlib import Path
 from synth.cli.answer.explain import explanation_text
 from synth.cli.answer.output import answer, talk
 from synth.cli.progress.interrupt import run_interruptibly
-from synth.cli.read.ui_request import UiRequest
+from synth.cli.ui import UiRequest
 from synth.system.extras import require
 
 

@@ -101,7 +101,8 @@ class Family:
     `buffering` returns the buffering of a schedule; None: the default. `weights` returns the way of
     weights; None: they stay with their stages. `versions` returns how often weights are updated and
     which versions are read; None: once, at the end. `overlapped` returns the F's that run at once
-    with the BW behind them; None: there are none.
+    with the BW behind them; None: there are none. `vocabulary` returns the barriers of a divided
+    vocabulary; None: stages are a chain of whole layers.
     """
 
     name: str
@@ -117,6 +118,7 @@ class Family:
     weights: Callable[[Setting], WeightFlow] | None = None
     versions: Callable[[Setting], WeightVersions] | None = None
     overlapped: Callable[[Setting, Programs], frozenset[Op]] | None = None
+    vocabulary: Callable[[Options], int] | None = None
 
     def place(self, num_ranks: int, options: Options) -> Placement:
         """The placement on which the family is defined.
@@ -125,6 +127,12 @@ class Family:
             SynthError: there are too few ranks.
         """
         return placement(self.layout.format(**options), num_ranks)
+
+    @property
+    def orders_chains(self) -> bool:
+        """True if the schedules are orders that a search could find: of a chain of stages whose
+        weights stay and are updated once."""
+        return self.weights is None and self.versions is None and self.vocabulary is None
 
     def schedule(self, setting: Setting) -> Schedule:
         """The schedule of a setting on the family's own placement.
@@ -148,6 +156,7 @@ class Family:
             weights=flow,
             versions=rule,
             overlapped=pairs,
+            vocabulary=self.vocabulary(setting.options) if self.vocabulary else 0,
         )
         return replace(made, buffering=self.buffering(setting, made)) if self.buffering else made
 

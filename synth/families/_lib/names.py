@@ -20,6 +20,8 @@ OTHER_NAMES = {
     "1F1B-Int": "interleaved",  # BitPipe, arXiv 2410.19367
     "1F1B-Interleaved": "interleaved",
     "Interleaved1F1B": "interleaved",  # PyTorch
+    "Vocab-1": "1f1b-vocab:1",  # Yeung et al. 2024, arXiv 2411.05288
+    "Vocab-2": "1f1b-vocab",
     "VPP": "interleaved",  # PaddlePaddle, Megatron-LM
     "Llama3": "interleaved",  # arXiv 2407.21783, section 3.3.2: groups of any size
     "LoopedBFS": "breadth-first",  # PyTorch

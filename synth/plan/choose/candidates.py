@@ -1,5 +1,6 @@
 """Candidates (a placement and a partition) and their trials."""
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -16,6 +17,7 @@ from synth.solver.evaluate.evaluate import EvaluatedSchedule
 from synth.solver.infeasibility import needed_bytes
 from synth.solver.problem import Problem
 from synth.solver.result import Baseline, Result
+from synth.solver.search_state import OnImprovement
 
 
 class Partitioning(StrEnum):
@@ -173,6 +175,26 @@ class Trial:
 
 
 OnStandings = Callable[[Sequence[Trial]], None]
+
+
+class SearchWatch(NamedTuple):
+    """What hears of a search while it runs, and can stop it.
+
+    Attributes:
+        on_improvement: called with improvements, each better than all before.
+        stop: set it, from any thread, to get the best so far.
+        on_standings: called after each step with copies of the trials, best first; not called
+            where there is one candidate.
+    """
+
+    on_improvement: OnImprovement | None
+    stop: threading.Event
+    on_standings: OnStandings = lambda _: None
+
+    @property
+    def of_one(self) -> tuple[OnImprovement | None, threading.Event]:
+        """What a search of one candidate takes."""
+        return self.on_improvement, self.stop
 
 
 class Ranking(NamedTuple):

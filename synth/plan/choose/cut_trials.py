@@ -41,7 +41,7 @@ class CutTrials:
         self.moved.append(schedule)
         search = CutMoves(
             OrderScores(schedule, Judge(problem.objective, problem.caps_bytes)),
-            self.costs,
+            self.costs.on(problem.placement),
             problem.recomputed_layers if applies(problem) else (),
             lambda judged: should_stop(judged * problem.num_ops),
         )
@@ -54,7 +54,7 @@ class CutTrials:
 
     def _on(self, problem: Problem, sizes: Sizes) -> Problem:
         """Return a problem on another cut, with the same layers recomputed."""
-        costs = self.costs.of(sizes)
+        costs = self.costs.on(problem.placement).of(sizes)
         moved = replace(problem, costs=costs, partition=sizes, partition_is_best=False)
         return with_layers(moved, problem.recomputed_layers) if applies(problem) else moved
 

@@ -139,7 +139,7 @@ class _Search:
     def _take(self, trial: Trial, name: str, found: PublishedVariant) -> None:
         problem, sizes = trial.problem, found.variant.sizes
         if sizes != problem.partition:
-            costs = partition_costs(self.profile, sizes)
+            costs = partition_costs(self.profile, sizes, problem.placement.ranks)
             problem = replace(problem, costs=costs, partition=sizes, partition_is_best=False)
         trial.candidate = trial.candidate.on(problem)
         trial.lower_bound_us = self.race.new(trial.candidate).lower_bound_us

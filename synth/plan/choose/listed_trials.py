@@ -146,7 +146,8 @@ class ListedTrials:
 
     def _on(self, candidate: Candidate, sizes: Sizes) -> Trial | None:
         """Return a trial on a cut; None if nothing fits there."""
-        costs = partition_costs(self.profile, sizes)
+        where = candidate.problem.placement
+        costs = partition_costs(self.profile, sizes, where.ranks)
         moved = replace(candidate.problem, costs=costs, partition=sizes, partition_is_best=False)
         return self.race.new(candidate.on(moved), is_quick=True) if may_fit(moved) else None
 

@@ -182,7 +182,7 @@ class PublishedCuts:
         """Return the closed-form bound of a placement on a partition."""
         key = candidate.name, sizes
         if key not in self._bounds_us:
-            costs = self.searches.costs.of(sizes)
+            costs = self.searches.costs.on(candidate.problem.placement).of(sizes)
             problem = replace(candidate.problem, costs=costs, partition=sizes)
             new = self.race.new(candidate.on(problem), is_quick=True)
             self._bounds_us[key] = new.lower_bound_us
@@ -194,7 +194,8 @@ class PublishedCuts:
         if not found.score.fits or not schedule.keeps_saved:
             return None
         sizes = found.variant.sizes
-        costs = partition_costs(self.profile, sizes)
+        where = candidate.problem.placement
+        costs = partition_costs(self.profile, sizes, where.ranks)
         problem = replace(candidate.problem, costs=costs, partition=sizes, partition_is_best=False)
         trial = self.race.new(candidate.on(problem))
         if found.recomputed_layers:

@@ -105,8 +105,8 @@ def explain(
     found, notes = [*same_order.of_hardware()], [*explained.notes]
     if profile is None:
         notes.append("moved and recomputed layers: the profile is needed and not at hand")
-    elif plan.weights is not None or len(plan.placement) > 1:
-        notes.append("moved and recomputed layers: told of single pipelines alone")
+    elif plan.weights is not None or len(plan.placement) > 1 or plan.vocabulary is not None:
+        notes.append("moved and recomputed layers: told of single pipelines of whole layers alone")
     else:
         found += same_order.of_layers(profile)
     reason = why_not_searched(plan)

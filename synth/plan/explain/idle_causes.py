@@ -14,7 +14,8 @@ lies and by what the next op waits for, each piece has a place:
 - drain: after the last op, and all other waits once the last F has run.
 
 Two causes are amounts, taken from the waits in between and from those for memory. Imbalance is the
-work that the rank has less than the busiest one. Memory is at most what the same ops gain without
+work that the rank has less than the busiest one, counted as if no F and BW ran at once: ranks that
+save more time so have no less to do. Memory is at most what the same ops gain without
 limits in the best of some eager orders (see `eager_order`); what lies in such places beyond it is
 warm-up before the first backward. The remaining waits are those for ops of other ranks.
 """
@@ -34,6 +35,7 @@ from synth.plan.tuning import EXPLAIN
 from synth.records.record import Record
 from synth.schedule.critical_path import awaited_in
 from synth.schedule.lowering.lower import Lowered
+from synth.schedule.ops import Op, ValueKind
 from synth.schedule.rank_memory import slot_levels
 from synth.schedule.simulate import Timeline
 
@@ -112,9 +114,9 @@ def idle_causes(
     if any(each.early_memory or each.memory for each in pieces):
         eager_us = [span_us(each, objective) for each in eager_timelines(lowered)]
         gain_us = max(0, span - min(eager_us, default=span))
-    most_us = max(timeline.work_us)
+    apart_us = timeline.apart_us
     return tuple(
-        _rank_idle(rank, work_us, span, _Amounts(most_us - work_us, gain_us), each)
+        _rank_idle(rank, work_us, span, _Amounts(max(apart_us) - apart_us[rank], gain_us), each)
         for rank, (work_us, each) in enumerate(zip(timeline.work_us, pieces, strict=True))
     )
 
@@ -162,7 +164,8 @@ class _Gaps:
     def _find_forwards(self) -> None:
         """List the F's of each rank's stage copies, when their inputs arrive, and their sizes.
 
-        An input arrives when it is made and transferred, however late its receive is posted.
+        An input arrives when it is made and transferred, however late its receive is posted. What
+        F and BW at once make is there when both have ended.
         """
         made = {}
         for rank, ops in enumerate(self.lowered.ops):
@@ -170,9 +173,12 @@ class _Gaps:
                 if op.kind == OpKind.F:
                     self.forwards[rank, op.stage, op.replica].append(node)
                     made[op] = node
+        ends = self.lowered.arrays.ends_of_pairs(np.arange(self.num_ops)).tolist()
         for op, node in made.items():
-            maker = made.get(op._replace(stage=op.stage - 1))
-            self.arrives_us[node] = 0 if maker is None else self.timeline.end_us[maker]
+            reads = self.lowered.effects.reads(op)
+            makers = (Op(OpKind.F, *value[1:]) for value in reads if value.kind == ValueKind.ACT)
+            ends_us = (self.timeline.end_us[ends[made[maker]]] for maker in makers)
+            self.arrives_us[node] = max(ends_us, default=0)
         table = self.lowered.transfer_table
         columns = (table.read, table.duration_us, table.num_bytes)
         for read, us, num_bytes in zip(*(each.tolist() for each in columns), strict=True):

@@ -3,12 +3,16 @@
 What a search finds is an upper bound of what is possible, so that a gain is `at least` that. Where
 the plan is not proven optimal, a search may also find what the plan's own conditions allow. So only
 a value below the plan's lower bound counts as a gain of the change.
+
+A search orders ops that run one after the other. Of a plan whose F and BW run at once, its own
+order and the published schedules with such pairs are tried, too.
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
 
 from synth.errors import SynthError
+from synth.plan.choose.with_pairs import pairs_on
 from synth.plan.explain.what_if import How, WhatIf, compared
 from synth.plan.recompute.choice import solve_with
 from synth.plan.recompute.stages import recomputed
@@ -19,6 +23,7 @@ from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Schedule
 from synth.search.clock import Clock
 from synth.search.outcome import StoppedBy
+from synth.solver.evaluate.evaluate import evaluate
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Result
@@ -36,7 +41,7 @@ def why_not_searched(plan: Plan) -> str | None:
         "the pipeline is never flushed": schedule.versions is not None,
         "pipelines share optimizer state": one_pipeline(plan) is not None,
         "activations move off their ranks": schedule.offloads,
-        "F and BW run at once": bool(schedule.overlapped),
+        "the vocabulary is divided over all ranks": bool(schedule.vocabulary),
         "backwards have ranks of their own": plan.backward_placement is not None,
         "Megatron-LM has orders of its own": plan.arguments.get("for") == Runtime.MEGATRON,
     }
@@ -97,17 +102,31 @@ class NewSearches:
     def _searched(
         self, change: str, problem: Problem, hint: Schedule | None, limit_s: float
     ) -> WhatIf:
+        values_us = list(self._values_with_pairs(problem, hint))
+        if hint is not None:
+            hint = hint.one_after_the_other
         options = replace(self.options, time_limit_s=limit_s, hint=hint, hint_found_by="the plan")
         stages = tuple(recomputed(self.schedule))
+        why_none = ""
         try:
             found = solve_with(problem, stages, options, None, self.clock.stop)
         except SynthError as error:
-            return WhatIf(change=change, how=How.SEARCH, note=str(error))
-        if found.value_us is None:
-            return WhatIf(change=change, how=How.SEARCH, note=_why_none(found))
+            why_none = str(error)
+        else:
+            why_none = _why_none(found)
+            values_us += [] if found.value_us is None else [found.value_us]
+        if not values_us:
+            return WhatIf(change=change, how=How.SEARCH, note=why_none)
         if change == ANEW:
-            return compared(change, How.SEARCH, found.value_us, self.own_us)
-        return self._judged(change, found.value_us, problem.num_micro_batches)
+            return compared(change, How.SEARCH, min(values_us), self.own_us)
+        return self._judged(change, min(values_us), problem.num_micro_batches)
+
+    def _values_with_pairs(self, problem: Problem, hint: Schedule | None) -> Iterator[int]:
+        """Yield the values of schedules that fit and whose F and BW run at once as in the plan."""
+        if not self.schedule.overlapped:
+            return
+        own = None if hint is None else evaluate(problem, hint, "the plan")
+        yield from (one.value_us for one in (*pairs_on(problem), own) if one is not None)
 
     def _judged(self, change: str, value_us: int, num_micro_batches: int) -> WhatIf:
         """Compare for each micro-batch; a value that may be possible as it is is no gain."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from synth.records.record import Record
 from synth.schedule.critical_path import critical_nodes
+from synth.schedule.files.program_text import AT_ONCE, program_text
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.ops import Op
 from synth.schedule.simulate import Timeline
@@ -15,8 +16,10 @@ from synth.schedule.simulate import Timeline
 class PathRun(Record):
     """Ops that follow each other on the path: those of one rank, or one op from rank to rank.
 
+    F and BW that run at once are one op here.
+
     Attributes:
-        first: the first op, such as `F0.3`.
+        first: the first op, such as `F0.3`, or `F0.3&BW1.1`.
         last: the last op.
         num_ops: the number of ops.
         first_rank: the rank of the first op.
@@ -37,8 +40,9 @@ class CriticalPath(Record):
 
     Attributes:
         length_us: the sum of all of them, the makespan.
-        stages_us: the time of the ops of each stage.
-        kinds_us: the time of ops by kind.
+        stages_us: the time of the ops of each stage; that of F and BW at once is divided among
+            both as their times one after the other.
+        kinds_us: the time of ops by kind, `F&BW` for both at once.
         transfers_us: the time of transfers and collectives.
         runs: the ops in order of time.
     """
@@ -51,9 +55,27 @@ class CriticalPath(Record):
 
 
 class _PathOp(NamedTuple):
+    """An op of a rank, or F and BW that run at once, with the time of each in microseconds."""
+
     rank: int
-    op: Op
-    us: int
+    ops: tuple[Op, ...]
+    times_us: tuple[int, ...]
+
+    @property
+    def us(self) -> int:
+        return sum(self.times_us)
+
+    @property
+    def kind(self) -> str:
+        return AT_ONCE.join(op.kind.value for op in self.ops)
+
+    @property
+    def passed_on(self) -> frozenset[tuple[object, ...]]:
+        """What may follow on another rank as the same op: its kind and its micro-batch."""
+        return frozenset((op.kind, op.microbatch, op.replica) for op in self.ops)
+
+    def __str__(self) -> str:
+        return program_text(self.ops, set(self.ops[:-1]))
 
 
 def critical_path_of(timeline: Timeline) -> CriticalPath:
@@ -62,8 +84,9 @@ def critical_path_of(timeline: Timeline) -> CriticalPath:
     ops = list(_ops(lowered, nodes))
     stages_us, kinds_us = Counter[int](), Counter[str]()
     for each in ops:
-        stages_us[each.op.stage] += each.us
-        kinds_us[each.op.kind.value] += each.us
+        kinds_us[each.kind] += each.us
+        for op, us in zip(each.ops, each.times_us, strict=True):
+            stages_us[op.stage] += us
     length_us = sum(lowered.durations_us[node] for node in nodes)
     return CriticalPath(
         length_us=length_us,
@@ -75,30 +98,37 @@ def critical_path_of(timeline: Timeline) -> CriticalPath:
 
 
 def _ops(lowered: Lowered, nodes: list[int]) -> Iterator[_PathOp]:
+    """Yield the ops of a path, which has both ops of a pair or none."""
     first, ranks = lowered.first_node, lowered.arrays.rank
+    begins = {*lowered.arrays.overlapped.tolist()}
     for node in nodes:
-        if node < first[-1]:
+        if node < first[-1] and node - 1 not in begins:
             rank = int(ranks[node])
-            yield _PathOp(rank, lowered.ops[rank][node - first[rank]], lowered.durations_us[node])
+            end, place = node + 1 + (node in begins), node - first[rank]
+            ops = lowered.ops[rank][place : place + end - node]
+            yield _PathOp(rank, ops, tuple(lowered.durations_us[node:end]))
 
 
 def _grouped(ops: list[_PathOp]) -> Iterator[list[_PathOp]]:
     """Yield the ops of one rank together, and single ops of a kind that pass a micro-batch on."""
-    stays = [list(group) for _, group in groupby(ops, key=lambda each: each.rank)]
-
-    def passes(group: list[_PathOp]) -> tuple[object, ...]:
-        if len(group) > 1:
-            return (id(group),)
-        return group[0].op.kind, group[0].op.microbatch, group[0].op.replica
-
-    for _, groups in groupby(stays, key=passes):
-        yield [each for group in groups for each in group]
+    group: list[_PathOp] = []
+    passed_on = frozenset[tuple[object, ...]]()
+    for _, staying in groupby(ops, key=lambda each: each.rank):
+        first, *others = staying
+        common = frozenset() if others else passed_on & first.passed_on
+        if group and not common:
+            yield group
+            group = []
+        passed_on = frozenset() if others else common or first.passed_on
+        group += [first, *others]
+    if group:
+        yield group
 
 
 def _run(ops: list[_PathOp]) -> PathRun:
     return PathRun(
-        first=str(ops[0].op),
-        last=str(ops[-1].op),
+        first=str(ops[0]),
+        last=str(ops[-1]),
         num_ops=len(ops),
         first_rank=ops[0].rank,
         last_rank=ops[-1].rank,

@@ -1,9 +1,12 @@
 """What-ifs of the same order of ops: other links, stages, partitions or recomputed layers.
 
 The order is simulated again on the changed costs, which is exact. A better order may exist there.
+F and BW that run at once do so where the changed stages still save time by it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
 from synth.costs.costs import Costs
@@ -16,6 +19,7 @@ from synth.profile import Profile
 from synth.profile.links import Link, Links
 from synth.schedule.error import ScheduleError
 from synth.schedule.files.plan_file import Plan
+from synth.schedule.model import Schedule
 from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import verify
@@ -56,8 +60,7 @@ class SameOrder:
         rank = self.timeline.work_us.index(max(self.timeline.work_us))
         durations_us = {stage: costs.stages[stage].duration_us for stage in self._stages_of(rank)}
         stage = max(durations_us, key=lambda each: sum(durations_us[each].values()))
-        less = {kind: round(EXPLAIN.faster_share * us) for kind, us in durations_us[stage].items()}
-        faster = costs.stages[stage].replace(duration_us=less)
+        faster = costs.stages[stage].at(1 / EXPLAIN.faster_share)
         stages = (*costs.stages[:stage], faster, *costs.stages[stage + 1 :])
         words = f"stage {stage} of rank {rank} 10% faster"
         yield self._on(words, costs.replace(stages=stages))
@@ -97,9 +100,22 @@ class SameOrder:
         return free.index(min(free))
 
     def _on(self, change: str, costs: Costs) -> WhatIf:
-        timeline = verify(self.plan.schedule(), costs)[1]
+        timeline = verify(self.schedule_on(costs), costs)[1]
         value_us = self.plan.claim.judged_by.value_us(timeline)
         return compared(change, How.SAME_ORDER, value_us, self.own_us)
+
+    def schedule_on(self, costs: Costs) -> Schedule:
+        """Return the plan's order, of which F and BW run at once if both stages hide time."""
+        schedule, stages = self.plan.schedule(), costs.stages
+        pairs = frozenset(
+            op
+            for program in schedule.programs
+            for op, after in pairwise(program)
+            if op in schedule.overlapped
+            and stages[op.stage].hidden_us
+            and stages[after.stage].hidden_us
+        )
+        return replace(schedule, overlapped=pairs)
 
     def _moves(self, recomputed: Recomputation) -> Iterator[_Variant]:
         """Yield the partitions in which one stage boundary is a layer further, either way."""
@@ -139,7 +155,7 @@ class SameOrder:
             costs = partition_costs(recomputing(profile, variant.recomputed), variant.sizes)
             costs = costs.replace(links=self.plan.costs.links)
             try:
-                lowered, timeline = verify(self.plan.schedule(), costs, self.plan.caps_bytes)
+                lowered, timeline = verify(self.schedule_on(costs), costs, self.plan.caps_bytes)
             except ScheduleError:
                 continue
             value_us = self.plan.claim.judged_by.value_us(timeline)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from synth.errors import SynthError
 from synth.objective import BoundScope
-from synth.plan.choose.candidates import Candidate, OnStandings, Ranking
+from synth.plan.choose.candidates import Candidate, Ranking, SearchWatch
 from synth.plan.memory_curve.cap_breakpoints import CapBreakpoints
 from synth.plan.memory_curve.cap_knowledge import CapKnowledge
 from synth.plan.memory_curve.target import NOT_REPEATABLE, TimeTarget
@@ -48,15 +48,9 @@ class LeastForTime(SearchSpace):
         """The candidates of the space."""
         return self.space.all_candidates
 
-    def search(
-        self,
-        options: SolveOptions,
-        on_improvement: OnImprovement | None,
-        stop: threading.Event,
-        on_standings: OnStandings = lambda _: None,
-    ) -> Ranking:
+    def search(self, options: SolveOptions, watch: SearchWatch) -> Ranking:
         """Minimize the memory limit; see `least_cap`."""
-        return Ranking(least_cap(self.space, self.target, options, on_improvement, stop), ())
+        return Ranking(least_cap(self.space, self.target, options, *watch.of_one), ())
 
 
 def least_cap(
@@ -135,7 +129,7 @@ class _Bisection:
         to.
         """
         if self.target.time_us is None:
-            self._solve(None, LEAST_CAP.free_share_of_left, self.clock.stop, None)
+            self._solve(None, LEAST_CAP.free_share_of_left, SearchWatch(None, self.clock.stop))
             self._tell()
         else:
             self._look(None, LEAST_CAP.free_share_of_left)
@@ -191,7 +185,7 @@ class _Bisection:
             return now.value_us <= target_us or bound_us > target_us
 
         enough = ConditionalStop(self.clock.stop, is_decided)
-        result = self._solve(cap, share, enough, enough.watch)
+        result = self._solve(cap, share, SearchWatch(enough.watch, enough))
         # A schedule that fits in none of the partitions tried may fit in another one.
         is_for_all = self.space.bound_scope != BoundScope.ALL
         is_impossible = result.stopped_by == StoppedBy.INFEASIBLE and is_for_all
@@ -206,8 +200,7 @@ class _Bisection:
         self,
         cap: int | None,
         share: float,
-        stop: threading.Event,
-        watch: OnImprovement | None,
+        watch: SearchWatch,
     ) -> Result:
         left_s = self._left_s()
         limit_s = min(left_s, max(LEAST_CAP.shortest_s, share * left_s))
@@ -217,7 +210,7 @@ class _Bisection:
         hint = self.options.hint if cap is None else None
         hint, begin = (hint, None) if best is None else (best.schedule, best.problem.partition)
         options = replace(self.options, time_limit_s=limit_s, gap=0.0, hint=hint, seed=seed)
-        result = self.space.within(cap, begin).search(options, watch, stop).result
+        result = self.space.within(cap, begin).search(options, watch).result
         found, bound_us, certificate = result.as_incumbent(), 0, None
         if result.bound_scope == self.space.bound_scope:
             bound_us, certificate = result.lower_bound_us, result.certificate

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from synth.objective import Objective
-from synth.plan.choose.candidates import Candidate, OnStandings, Ranking
+from synth.plan.choose.candidates import Candidate, Ranking, SearchWatch
 from synth.plan.search_space import OneCandidate, SearchSpace
 from synth.plan.tuning import STEADY_CAP
 from synth.schedule.model import Schedule
@@ -25,7 +25,6 @@ from synth.solver.modulo.least_memory import LeastMemory, busiest_us, find, leas
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent, MemoryProof, Result
-from synth.solver.search_state import OnImprovement
 from synth.units import format_bytes, format_bytes_both
 
 
@@ -79,31 +78,25 @@ class LeastWithoutBubble(SearchSpace):
         """The candidate."""
         return self.one.all_candidates
 
-    def search(
-        self,
-        options: SolveOptions,
-        on_improvement: OnImprovement | None,
-        stop: threading.Event,
-        on_standings: OnStandings = lambda _: None,
-    ) -> Ranking:
+    def search(self, options: SolveOptions, watch: SearchWatch) -> Ranking:
         """Find the least limit, and search under it in the remaining time.
 
         The result has no schedule if there is none that repeats without a bubble.
         """
-        clock = options.clock(stop)
+        clock = options.clock(watch.stop)
         clock.grant(STEADY_CAP.share_of_limit * options.time_limit_s)
-        found = least_steady(self.one.problem, options, stop)
+        found = least_steady(self.one.problem, options, watch.stop)
         if found is None:
-            nothing = _nothing(self.one.problem, is_interrupted=stop.is_set())
+            nothing = _nothing(self.one.problem, is_interrupted=watch.stop.is_set())
             return Ranking(replace(nothing, wall_s=clock.elapsed_s), ())
         proof, left_s = found.proof, max(0.0, clock.left_s())
 
         def tell(incumbent: Incumbent) -> None:
-            if on_improvement is not None:
-                on_improvement(replace(incumbent, memory=proof))
+            if watch.on_improvement is not None:
+                watch.on_improvement(replace(incumbent, memory=proof))
 
         rest = replace(options, hint=found.schedule, time_limit_s=left_s)
-        result = self.one.within(found.cap_bytes).search(rest, tell, stop).result
+        result = self.one.within(found.cap_bytes).search(rest, SearchWatch(tell, watch.stop)).result
         return Ranking(replace(result, wall_s=clock.elapsed_s, memory=proof), ())
 
 

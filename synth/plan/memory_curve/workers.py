@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 
 from synth.errors import RunFailure, SynthError
+from synth.plan.choose.candidates import SearchWatch
 from synth.plan.claim import claim_of
 from synth.plan.search_space import SearchSpace
 from synth.schedule.files.claim import Claim
@@ -149,7 +150,7 @@ def _solve(task: Task, stop: threading.Event) -> TaskResult:
     enough = ConditionalStop[Incumbent](
         stop, lambda now: relative_gap(now.value_us, task.known_bound_us) <= gap
     )
-    result = task.space.search(task.options, enough.watch, enough).result
+    result = task.space.search(task.options, SearchWatch(enough.watch, enough)).result
     if result.stopped_by == StoppedBy.INTERRUPT and not stop.is_set():
         result = replace(result, stopped_by=StoppedBy.GAP)
     is_found = result.schedule is not None

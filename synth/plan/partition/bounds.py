@@ -18,6 +18,7 @@ from itertools import accumulate
 from operator import add
 from typing import NamedTuple
 
+from synth.costs.partition_costs import at_speeds
 from synth.objective import Spans
 from synth.op_kinds import OpKind
 from synth.plan.partition.path_dp import NEVER, Least, PartitionPaths, RankLayers, Sizes, runs_of
@@ -71,7 +72,7 @@ class RaisedBound(NamedTuple):
 
 def with_partition(table: StageCostTable, problem: Problem, sizes: Sizes) -> Problem:
     """A problem on another partition."""
-    costs = table.costs((0, *accumulate(sizes)))
+    costs = table.costs_on((0, *accumulate(sizes)), problem.placement)
     return replace(problem, costs=costs, partition=sizes, partition_is_best=False)
 
 
@@ -245,7 +246,8 @@ class PartitionBounds:
     def _instance(self, run: RankLayers) -> Instance:
         """The run on one rank, all layers before it on another, and all after it on a third."""
         edges = sorted({0, run.first, run.end, self.num_layers})
-        costs, place = self.table.costs(tuple(edges)), self._place(run)
+        place, costs = self._place(run), self.table.costs(tuple(edges))
+        costs = at_speeds(costs, self.layers.fastest(run)[1 - place :][: len(costs.stages)])
         where, asked = Placement.linear(costs.num_stages), self.problem
         part = replace(asked, costs=costs, placement=where, caps_bytes=None, partition=None)
         instance = relaxed_for_fusion(part)
@@ -274,11 +276,16 @@ class _Way(NamedTuple):
 
 
 class _Layers:
-    """Least times of the layers on other ranks, however they are partitioned."""
+    """Least times of the layers on other ranks, however they are partitioned.
+
+    Of ranks of unequal speed, layers on other ranks take the time of the fastest one that may hold
+    them.
+    """
 
     def __init__(self, table: StageCostTable, num_ranks: int) -> None:
         profile, self.num_ranks = table.profile, num_ranks
         self.links = profile.links
+        self.speeds = table.rank_speeds or (1.0,) * num_ranks
         layers = [profile.layer_profile(index).time_us for index in range(len(profile.layers))]
         median = [{kind: timing.median_us for kind, timing in time.items()} for time in layers]
         self.forward = [times[F] for times in median]
@@ -299,22 +306,29 @@ class _Layers:
         """F, B and W of one micro-batch."""
         own = slice(run.first, run.end)
         both = map(add, self.backward[own], self.weight[own])
+        _, speed, _ = self.fastest(run)
         # F is rounded once, B and W each, and so they are where both are BW's.
-        return self._least_us(self.forward[own], 1) + self._least_us(both, 2)
+        return self._least_us(self.forward[own], 1, speed) + self._least_us(both, 2, speed)
+
+    def fastest(self, run: RankLayers) -> tuple[float, float, float]:
+        """The largest speed of the ranks before the one of a run, its own, and of those behind."""
+        before, behind = self.speeds[: run.rank], self.speeds[run.rank + 1 :]
+        return max(before, default=1.0), self.speeds[run.rank], max(behind, default=1.0)
 
     def before(self, run: RankLayers, copy: StageCopy) -> StageCopy:
         """One stage copy in place of all ranks before: no F or B comes sooner from them.
 
         Their slowest F takes no less than their mean; no stage takes less than its least layer.
         """
-        above = slice(0, run.first)
-        forward_us = self._least_us(self.forward[above], run.rank)
-        backward_us = self._least_us(self.backward[above], run.rank)
-        mean_us, least_us = forward_us // run.rank, self._least_us([min(self.backward[above])], 1)
+        above, (speed, _, _) = slice(0, run.first), self.fastest(run)
+        forward_us = self._least_us(self.forward[above], run.rank, speed)
+        backward_us = self._least_us(self.backward[above], run.rank, speed)
+        mean_us = forward_us // run.rank
+        least_us = self._least_us([min(self.backward[above])], 1, speed)
         way = self._hops_us(0, run.rank - 1, run.first)
         # W may be BW less B, both rounded.
-        weight_us = self._least_us([min(self.weight[above])], 2)
-        step_us = self._least_us([min(self.step[above])], 1)
+        weight_us = self._least_us([min(self.weight[above])], 2, speed)
+        step_us = self._least_us([min(self.step[above])], 1, speed)
         duration = {F: mean_us, B: least_us, W: weight_us, BW: least_us + weight_us, STEP: step_us}
         return copy._replace(
             duration_us=duration,
@@ -326,10 +340,11 @@ class _Layers:
     def way_behind_us(self, run: RankLayers) -> _Way:
         """Through all later layers, and back."""
         behind, ranks = slice(run.end, None), self.num_ranks - 1 - run.rank
+        _, _, speed = self.fastest(run)
         way = self._hops_us(self.num_ranks - 2, run.rank, run.end)
         return _Way(
-            way.down_us + self._least_us(self.forward[behind], ranks),
-            way.up_us + self._least_us(self.backward[behind], ranks),
+            way.down_us + self._least_us(self.forward[behind], ranks, speed),
+            way.up_us + self._least_us(self.backward[behind], ranks, speed),
         )
 
     def transfers_us(self, run: RankLayers) -> tuple[int, int]:
@@ -356,12 +371,16 @@ class _Layers:
             up_us += self.links.between(rank + 1, rank).transfer_us(back)
         return _Way(down_us, up_us)
 
-    def _least_us(self, times_us: Iterable[float], roundings: int) -> int:
+    def _least_us(self, times_us: Iterable[float], roundings: int, speed: float) -> int:
         """No more than layers take in stages whose times are rounded to whole microseconds.
 
         Args:
+            times_us: of the layers, at speed 1.
             roundings: the number of rounded times in the sums and differences that make the
-                stages' times.
+                stages' times; at another speed than 1 they are rounded once more.
+            speed: of the ranks.
         """
-        rounding_us = 0 if self.is_whole else roundings / 2 + _TINY_US
-        return max(0, math.ceil(sum(times_us) - rounding_us))
+        rounding_us = 0.0 if self.is_whole else roundings / 2
+        if speed != 1:
+            rounding_us = rounding_us / speed + roundings / 2
+        return max(0, math.ceil(sum(times_us) / speed - rounding_us - _TINY_US * bool(rounding_us)))

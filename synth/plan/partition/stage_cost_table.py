@@ -7,10 +7,11 @@ import numpy as np
 import numpy.typing as npt
 
 from synth.costs.costs import Costs, IntArray
-from synth.costs.partition_costs import partition_costs, stage_speeds, stage_ties
+from synth.costs.partition_costs import at_speeds, partition_costs, stage_speeds, stage_ties
 from synth.costs.stage_costs import StageCosts
 from synth.op_kinds import OpKind
 from synth.profile import Profile
+from synth.schedule.model import Placement
 from synth.solver.infeasibility import needed_bytes
 from synth.solver.problem import Problem
 
@@ -25,14 +26,9 @@ class StageCostTable:
     """Costs of stages by first layer and end; runs of equal layers are computed once."""
 
     def __init__(self, profile: Profile) -> None:
-        """Prepare the sums.
-
-        Raises:
-            SynthError: ranks differ in speed, so that a stage has no costs without its rank.
-        """
-        if profile.rank_speeds is not None:
-            stage_speeds(profile.rank_speeds, None)
-        self.profile = profile
+        """Prepare the sums; times are at speed 1, but for those of `costs_on`."""
+        self.rank_speeds = profile.rank_speeds
+        self.profile = profile = profile.replace(rank_speeds=None)
         self.num_layers = len(profile.layers)
         self._names = [layer.profile for layer in profile.layers]
         self._stages: dict[_Content, StageCosts] = {}
@@ -96,6 +92,13 @@ class StageCostTable:
         stages = tuple(self.stage(first, end) for first, end in pairwise(edges))
         ties = stage_ties(self.profile, np.diff(edges).tolist())
         return Costs(stages=stages, links=self.profile.links, ties=ties)
+
+    def costs_on(self, edges: tuple[int, ...], where: Placement) -> Costs:
+        """Return the costs of a partition on a placement, whose ranks may differ in speed."""
+        costs = self.costs(edges)
+        if self.rank_speeds is None:
+            return costs
+        return at_speeds(costs, stage_speeds(self.rank_speeds, where.ranks))
 
     def stage(self, first: int, end: int) -> StageCosts:
         """Return the costs of layers first … end − 1 as a stage."""

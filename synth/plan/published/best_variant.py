@@ -148,8 +148,11 @@ class BestVariant:
         fastest_us = min(score.value_us for score in scored)
         if plain.score.fits and plain.score.value_us <= fastest_us:
             return None
-        if any(op.kind in _KEEPS_NOT for ops in plain.lowered.schedule.programs for op in ops):
+        schedule = plain.lowered.schedule
+        if any(op.kind in _KEEPS_NOT for ops in schedule.programs for op in ops):
             return None
+        if schedule.vocabulary:
+            return None  # rules of recomputation know whole layers
         for sizes in self._cuts_for_layers():
             self._try_rules(sizes)
         ranked = self._ranked_with_rules()

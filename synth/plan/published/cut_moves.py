@@ -48,7 +48,7 @@ class CutMoves:
             if self.should_stop(self.order.num_scored):
                 return self._least(sizes)
             self._score(cut)
-        near, at = Neighbours(self.costs.table, where), self._least(sizes)
+        near, at = Neighbours(self.costs.table, where, self.costs.speeds), self._least(sizes)
         while (better := self._better(at, near)) is not None:
             at = better
         return at

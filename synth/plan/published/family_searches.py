@@ -5,7 +5,8 @@ from collections.abc import Callable
 from synth.costs.costs import Costs
 from synth.families import generate, reads_times
 from synth.plan.partition.balance import balance, is_rebalanced, starting_cuts
-from synth.plan.partition.candidates import equal_cuts
+from synth.plan.partition.candidates import candidate_cuts, equal_cuts
+from synth.plan.partition.divided import as_parts, partitions
 from synth.plan.partition.unequal_ranks import UnequalRanks
 from synth.plan.published.best_variant import BestVariant, PublishedFamily
 from synth.plan.published.order_scores import Judge
@@ -79,12 +80,14 @@ class FamilySearches:
             self.num_ops += num_ops
             return not self.goes_on(self.num_ops) and self.should_stop()
 
+        parts = as_parts(self.profile, name, where.num_ranks)
+        is_whole = parts is self.profile
         return BestVariant(
             PublishedFamily(where, self.num_micro_batches, make, reads_times(name), self.menu),
-            self.costs.on(where),
+            (self.costs if is_whole else VariantCosts(parts)).on(where),
             self.judge,
-            self.cuts(where),
-            is_local=self.is_free,
+            self.cuts(where) if is_whole else partitions(parts, where.num_ranks),
+            is_local=self.is_free and is_whole,
             should_stop=should_stop,
         )
 
@@ -105,7 +108,8 @@ class FamilySearches:
     def _others(self, where: Placement) -> list[Sizes]:
         if self.is_free and self.profile.rank_speeds is not None:
             ranks = UnequalRanks(self.profile, where, self.judge.caps_bytes)
-            return ranks.best_cuts(BEST_VARIANT.cuts_of_unequal_ranks, self.should_stop)
+            found = ranks.best_cuts(BEST_VARIANT.cuts_of_unequal_ranks, self.should_stop)
+            return found + candidate_cuts(self.costs.table, where.num_stages)
         if not self.is_free:
             return equal_cuts(self.costs.table, where.num_stages)
         return starting_cuts(

@@ -15,6 +15,7 @@ from synth.objective import Spans
 from synth.plan.recompute.layer_choice import applies, without_layers
 from synth.plan.recompute.layer_menu import menus
 from synth.plan.recompute.menu_search import problems_on_menu
+from synth.plan.recompute.mixed_choices import apart, bounds_of_mixtures
 from synth.plan.recompute.stage_choices import (
     StageChoice,
     instance_with,
@@ -23,7 +24,6 @@ from synth.plan.recompute.stage_choices import (
     stage_choices,
 )
 from synth.plan.recompute.stages import (
-    BACKWARDS,
     bounds,
     bounds_of_any_choice,
     bounds_of_links,
@@ -45,7 +45,7 @@ def bounds_of_every_choice(problem: Problem) -> Spans:
     choices on it: each has a bound of its own, and the least of them holds for all.
     """
     if not applies(problem):
-        return bounds_of_any_choice(problem)
+        return Spans.most([bounds_of_any_choice(problem), bounds_of_mixtures(problem)])
     if problem.layer_menu is not None:
         on_menu = problems_on_menu(without_layers(problem))
         possible = [one for one in on_menu if may_fit(one)]
@@ -54,14 +54,15 @@ def bounds_of_every_choice(problem: Problem) -> Spans:
     most_held = max(map(len, held_stages(base)))
     each = int(RECOMPUTE_BOUNDS.most_choices_of_rank ** (1 / most_held))
     if each < 2 or base.caps_bytes is None:
-        return work_bounds(relaxed_for_fusion(replace(base, caps_bytes=None)))
+        of_work = work_bounds(relaxed_for_fusion(replace(base, caps_bytes=None)))
+        return Spans.most([of_work, bounds_of_mixtures(base)])
     own = [merged_to(each, choices) for choices in stage_choices(base)]
     num_looks = base.num_ranks * max(map(len, own)) ** most_held
     if num_looks <= RECOMPUTE_BOUNDS.most_rank_by_rank or not have_fixed_places(base):
         found = [_of_rank(base, own, rank) for rank in range(base.num_ranks)]
     else:
         found = [*_of_all_ranks(base, own)]
-    return Spans.most([*found, bounds_of_links(base)])
+    return Spans.most([*found, bounds_of_mixtures(base), bounds_of_links(base)])
 
 
 def needed_whatever_is_recomputed(problem: Problem) -> tuple[int, ...]:
@@ -113,17 +114,9 @@ def _of_all_ranks(base: Problem, own: Sequence[Sequence[StageChoice]]) -> Iterat
     held = held_stages(base)
     for places in product(range(max(map(len, own))), repeat=max(map(len, held))):
         chosen = {
-            stage: _apart(base, stage, own[stage][min(place, len(own[stage]) - 1)])
+            stage: apart(base, stage, own[stage][min(place, len(own[stage]) - 1)])
             for stages in held
             for stage, place in zip(stages, places, strict=False)
         }
         found.append(rank_bounds(instance_with(base, chosen)))
     return (Spans.least(of_rank) for of_rank in zip(*found, strict=True))
-
-
-def _apart(base: Problem, stage: int, own: StageChoice) -> StageChoice:
-    """Return a choice with its recomputation beside B instead of within it."""
-    plain_us = base.costs.stages[stage].duration_us
-    again_us = min(own.costs.duration_us[kind] - plain_us[kind] for kind in BACKWARDS)
-    costs = own.costs.replace(duration_us=plain_us)
-    return StageChoice(costs, own.again_us + again_us)

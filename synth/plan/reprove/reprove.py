@@ -4,8 +4,8 @@ A certificate in the plan names the prover and its models. Only these are solved
 (`synth.solver.bounds.recheck`), and nothing in it is trusted. Without one all provers run.
 The scope of the bound decides how it is proven:
 
-    not searched      the largest work of a rank, of schedules with the same ops, in which every F
-                      runs at once with a BW if one does
+    not searched, or  the largest work of a rank, of schedules with the same ops, in which every F
+    F and BW at once  runs at once with a BW if one does
     weight passing    closed forms over all schedules with the same kind of weight passing
     without a flush   bounds of all orders with such versions
     data parallel     one of the pipelines that share optimizer state, as below
@@ -29,7 +29,7 @@ from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.plan.recompute.choice_proof import CERTIFICATE, ChoiceProof
 from synth.plan.recompute.given_stages import solve_recomputing
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice
-from synth.plan.recompute.stages import bounds, bounds_of_any_choice, recomputed, without_recompute
+from synth.plan.recompute.stages import bounds, recomputed, without_recompute
 from synth.plan.reprove.claim_search import ClaimSearch
 from synth.plan.reprove.recheck_partitions import PartitionsRecheck, own_certificate
 from synth.plan.reprove.reproof import ProofVerdict, Reproof
@@ -108,7 +108,7 @@ class _Reproving:
 
     def run(self) -> Reproof:
         """Prove the claim with the prover of its kind."""
-        if self.plan.claim.stopped_by == NOT_SEARCHED:
+        if self.plan.claim.stopped_by == NOT_SEARCHED or self.schedule.overlapped:
             return self._of_same_ops()
         if self.schedule.weights is not None or one_pipeline(self.plan) is not None:
             return self._of_weight_passing()
@@ -209,7 +209,7 @@ class _Reproving:
     def _with_recompute(self, stages: list[int], is_auto: bool) -> Reproof:
         """Prove a bound with recomputation, over all choices if that is claimed."""
         on_trust = None
-        any_us = self.objective.value_us(bounds_of_any_choice(self.problem))
+        any_us = self.objective.value_us(bounds_of_every_choice(self.problem))
         if is_auto:
             reached_us, holds_for, on_trust = self._of_every_choice(any_us)
         elif any_us >= self.claimed_us:

@@ -42,6 +42,8 @@ class RaceTuning:
     less_memory_ratio: float = 2**0.25
     less_memory_most_share: float = 0.95
     less_memory_share_of_left: float = 0.35
+    # Share of the limit for published schedules whose F and BW run at once, before all others.
+    pairs_share_of_limit: float = 0.2
     # Share of the remaining time for a search for partitions, before the rounds.
     partitions_share_of_left: float = 0.15
     # Share of the remaining time for further partitions: after the rounds, and again when the

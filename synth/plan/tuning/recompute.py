@@ -88,6 +88,8 @@ class RecomputeBoundTuning:
     most_choices_of_rank: int = 64
     # Choices over all ranks up to which they are looked at rank by rank.
     most_rank_by_rank: int = 200
+    # Choices of a stage that may be mixed.
+    most_mixed_of_stage: int = 12
 
 
 @dataclass(frozen=True)

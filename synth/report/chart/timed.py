@@ -57,7 +57,10 @@ class TimedSchedule:
         inexact, known = np.zeros(len(end_us), np.bool_), np.ones(len(end_us), np.bool_)
         ends_us = end_us[: lowered.first_node[-1]]
         last = int(ends_us.argmax()) if len(ends_us) else None
-        path = np.array(path_to(last, lambda node: _or_none(awaited[node])), dtype=np.int64)
+        path = np.array(
+            path_to(last, lambda node: None if awaited[node] == NOTHING else int(awaited[node])),
+            dtype=np.int64,
+        )
         return cls(lowered, start_us, end_us, inexact, awaited, path, known)
 
     @classmethod
@@ -104,10 +107,6 @@ def _last_to_end(lowered: Lowered, end_us: IntArray) -> IntArray:
     order = np.lexsort((-np.arange(len(before)), end_us[before]))
     awaited[after[order]] = before[order]
     return awaited
-
-
-def _or_none(node: np.int64) -> int | None:
-    return None if node == NOTHING else int(node)
 
 
 def _filled(lowered: Lowered, times: Measured) -> tuple[IntArray, IntArray]:

@@ -76,7 +76,7 @@ def schedule_picture(
     drawn = [one for block in blocks for one in block.drawn]
     sizes = _fitting(blocks, _LEGEND + 2 * _LINE)
     legend = _Legend.of(drawn, has_numbers=sizes.has_numbers)
-    top = _LEGEND + _LINE * legend.num_lines
+    top = _LEGEND + _LINE * len(legend.lines)
     height = round(top + sum(block.height(sizes) for block in blocks) + _BOTTOM)
     styles = {name: style for one in drawn for name, style in one.styles().items()}
     picture = Picture(WIDTH, height, _STYLES | styles, title)
@@ -200,11 +200,6 @@ class _Legend:
             lines[-1].append(entry)
             used += width
         return cls(tuple(map(tuple, lines)))
-
-    @property
-    def num_lines(self) -> int:
-        """Number of lines."""
-        return len(self.lines)
 
     def draw(self, picture: Picture, top: float) -> None:
         """Draw the lines from a height on."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from synth.costs.divided_vocabulary import divided_vocabulary
 from synth.costs.partition_costs import partition_costs
 from synth.costs.recomputed_layers import recomputing
 from synth.errors import SynthError
@@ -16,6 +17,12 @@ def differences(plan: Plan, profile: Profile) -> Iterator[str]:
     Fields that are absent from the plan, because its version is older, are not compared, nor FLOPs
     that the profile does not count.
     """
+    if plan.vocabulary is not None:
+        try:
+            profile = divided_vocabulary(profile, plan.num_ranks, plan.vocabulary)
+        except SynthError as error:
+            yield f"vocabulary: {error}"
+            return
     names = [layer.name for layer in profile.layers]
     if len(plan.layers) != len(names):
         yield _difference("number of layers", len(plan.layers), len(names))

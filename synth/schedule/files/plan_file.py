@@ -1,14 +1,13 @@
 """The plan file: one portable JSON with the schedule, its costs, the workload and the claim."""
 
-import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from numbers import Integral
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import Field, PositiveInt, model_validator
 
 from synth.costs.costs import Costs
+from synth.costs.divided_vocabulary import divided_vocabulary
 from synth.costs.partition_costs import partition_costs
 from synth.costs.recomputation import FULL, Recomputation
 from synth.costs.recomputed_layers import recomputing
@@ -19,17 +18,14 @@ from synth.profile.mesh import Mesh
 from synth.profile.model_flops import ModelFlops
 from synth.profile.workload import Workload
 from synth.records.field_types import PlainText, PositiveCount, StrictCount
-from synth.records.record import FileRecord, is_stream
-from synth.records.safe_read import parse_json, read_bytes
+from synth.records.record import FileRecord
 from synth.schedule.files.claim import Claim
 from synth.schedule.files.fingerprint import KEY as FINGERPRINT
 from synth.schedule.files.fingerprint import Fingerprint
 from synth.schedule.files.program_text import (
-    MOST_OPS,
     check_size,
     parse_programs,
-    program_text,
-    repeating_text,
+    program_lines,
 )
 from synth.schedule.files.weight_records import Versions, Weights
 from synth.schedule.lowering.lower import Lowered
@@ -37,6 +33,7 @@ from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import ScheduleError, verify
+from synth.schedule.verify_vocabulary import check_executable
 from synth.system.display import Displayed
 from synth.units import format_bytes, format_us, shown
 
@@ -57,11 +54,12 @@ class Plan(Displayed, FileRecord):
     ranks of backwards, and the gradients that B computes itself, version 10 the gradients of
     outputs, which frozen layers do not get, version 11 tied parameters of several stages, version
     12 ranks that are groups of devices, and the policies under which layers are recomputed in
-    part, version 13 F and BW of two micro-batches that run at once (`&` between two ops).
+    part, version 13 F and BW of two micro-batches that run at once (`&` between two ops), version
+    14 a vocabulary that is divided over all ranks.
     """
 
     FORMAT: ClassVar[str] = "synth-schedule"
-    VERSION: ClassVar[int] = 13
+    VERSION: ClassVar[int] = 14
     OF_FILE: ClassVar[tuple[str, ...]] = (*FileRecord.OF_FILE, FINGERPRINT)
     SINCE: ClassVar[Mapping[str, int]] = {
         FINGERPRINT: 3,
@@ -78,6 +76,7 @@ class Plan(Displayed, FileRecord):
         "recompute_policies": 12,
         "workload.group": 12,
         "costs.stages.hidden_us": 13,
+        "vocabulary": 14,
     }
     MADE_BY: ClassVar[tuple[str, ...]] = ("synth solve",)
 
@@ -111,6 +110,11 @@ class Plan(Displayed, FileRecord):
     )
     versions: Versions | None = Field(
         default=None, description="updates within the plan; None: one, at its end"
+    )
+    vocabulary: Literal[1, 2] | None = Field(
+        default=None,
+        description="the barriers of an embedding and a head that are divided over all ranks, as "
+        "layers of their own; None: they are whole",
     )
     num_micro_batches: PositiveCount
     caps_bytes: tuple[_Cap, ...] | None = None
@@ -175,7 +179,7 @@ class Plan(Displayed, FileRecord):
 
         Args:
             profile: the measured costs of the layers.
-            sizes: layers per stage.
+            sizes: layers per stage; of a divided vocabulary each part is a layer and a stage.
             schedule: an order for these stages.
             claim: its times, peaks and bound; None: those that the simulation shows.
             caps_bytes: the memory limit of each rank.
@@ -187,11 +191,14 @@ class Plan(Displayed, FileRecord):
             ScheduleError: there is no claim, and the schedule cannot run; or it is too long.
         """
         ranks = schedule.placement.ranks
+        fingerprint = profile.fingerprint()
+        if schedule.vocabulary:
+            profile = divided_vocabulary(profile, schedule.num_ranks, schedule.vocabulary)
         costs = partition_costs(recomputing(profile, recomputed_layers), sizes, ranks)
         return cls(
             name=schedule.name,
             profile_name=profile.name,
-            profile_fingerprint=profile.fingerprint(),
+            profile_fingerprint=fingerprint,
             device=profile.provenance.device,
             conditions=profile.provenance.conditions,
             workload=profile.workload,
@@ -208,6 +215,7 @@ class Plan(Displayed, FileRecord):
             eager=schedule.eager,
             weights=Weights.of(schedule.weights),
             versions=Versions.of(schedule.versions),
+            vocabulary=schedule.vocabulary or None,
             num_micro_batches=schedule.num_micro_batches,
             caps_bytes=caps_bytes,
             costs=costs,
@@ -249,6 +257,14 @@ class Plan(Displayed, FileRecord):
         named = self.recompute_policies or {}
         return Recomputation(whole | {place: how for how, at in named.items() for place in at})
 
+    def check_executable(self) -> None:
+        """Refuse what only other programs execute.
+
+        Raises:
+            SynthError: names it.
+        """
+        check_executable(self.name, self.vocabulary or 0)
+
     def mesh(self, data_parallel: int | None = None) -> Mesh:
         """Return the processes that run it.
 
@@ -256,8 +272,10 @@ class Plan(Displayed, FileRecord):
             data_parallel: the pipelines side by side; None: as many as the plan counts on.
 
         Raises:
-            SynthError: its ranks have devices that no process of synth stands for.
+            SynthError: its ranks have devices that no process of synth stands for, or it is not
+                executable.
         """
+        self.check_executable()
         return Mesh.of(self.workload.group, self.num_ranks, data_parallel)
 
     def layers_of(self, stage: int) -> range:
@@ -274,8 +292,10 @@ class Plan(Displayed, FileRecord):
                 `recomputed_layers` are to be wrapped in activation checkpointing by the caller.
 
         Raises:
-            SynthError: the plan has no such rank, or another number of layers; layers is no list.
+            SynthError: the plan has no such rank, or another number of layers; layers is no list;
+                or it is not executable.
         """
+        self.check_executable()
         if not (isinstance(rank, Integral) and 0 <= rank < self.num_ranks):
             raise SynthError(
                 f"plan {self.name!r} has ranks 0 to {self.num_ranks - 1}; rank {rank!r:.40} was "
@@ -313,6 +333,7 @@ class Plan(Displayed, FileRecord):
             None if self.weights is None else self.weights.flow(),
             None if self.versions is None else self.versions.rule(),
             overlapped,
+            self.vocabulary or 0,
         )
 
     def check(self) -> tuple[Lowered, Timeline]:
@@ -348,61 +369,3 @@ class Plan(Displayed, FileRecord):
             )
         if limit == "none" and self.caps_bytes is not None and "target" not in self.arguments:
             raise ScheduleError("the request has no memory limit, and the plan has caps_bytes")
-
-
-def check_replaceable(path: Path | None) -> None:
-    """Refuse to overwrite a file that is not a plan, if a path is given.
-
-    A plan of any version may be replaced, and so may an empty file.
-
-    Raises:
-        SynthError: the file is something else, or cannot be read.
-    """
-    if path is None or is_stream(path) or not path.is_file() or path.stat().st_size == 0:
-        return
-    try:
-        data = parse_json(read_bytes(path, f"a {Plan.FORMAT} file"))
-    except ValueError:
-        data = None
-    given = data.get("format", "none") if isinstance(data, dict) else "none"
-    if given != Plan.FORMAT:
-        raise SynthError(
-            f'{path} holds no schedule ("format" is {shown(str(given))}, needed {Plan.FORMAT!r}); '
-            f"give another -o, or remove the file"
-        )
-
-
-def program_lines(schedule: Schedule) -> tuple[str, ...]:
-    """Write the programs of all ranks; without a flush, what is repeated is written once.
-
-    Raises:
-        ScheduleError: there are more ops than are read again.
-    """
-    num_ops = sum(map(len, schedule.programs))
-    if num_ops > MOST_OPS:
-        raise ScheduleError(
-            f"the schedule has {num_ops:,} ops, a plan at most {MOST_OPS:,}; give fewer "
-            f"micro-batches"
-        )
-    if schedule.versions is None:
-        return tuple(program_text(ops, schedule.overlapped) for ops in schedule.programs)
-    return tuple(repeating_text(ops, schedule.num_micro_batches) for ops in schedule.programs)
-
-
-def schedule_fingerprint(schedule: Schedule) -> str:
-    """Hash everything in a schedule except its name, as 16 hexadecimal digits."""
-    rules: tuple[object, ...] = (
-        schedule.placement,
-        schedule.num_micro_batches,
-        schedule.buffering,
-        schedule.eager,
-    )
-    if schedule.placement.backward_ranks is not None:
-        rules = (*rules, schedule.placement.backward_ranks)
-    if schedule.weights is not None:
-        rules = (*rules, schedule.weights)
-    programs = (program_text(ops, schedule.overlapped) for ops in schedule.programs)
-    lines = [repr(rules), *programs]
-    if schedule.versions is not None:
-        lines.append(repr(schedule.versions))
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]

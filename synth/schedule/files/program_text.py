@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 
 from synth.op_kinds import OpKind
 from synth.schedule.error import ScheduleError
+from synth.schedule.model import Schedule
 from synth.schedule.ops import Op
 
 _BODY = re.compile(r"\[([^\[\]]*)\]\*([1-9][0-9]{0,8})\+([1-9][0-9]{0,5})/([0-9]{1,6})(?=\s|$)")
 
 # What runs at once are two tokens.
 _TOKEN = re.compile(r"[^\s&]+")
-_AT_ONCE = "&"
+AT_ONCE = "&"
 
 # The most micro-batches of a body. Searched orders repeat after fewer, and so do published ones
 # whose updates take no more.
@@ -71,11 +72,28 @@ class _Body(NamedTuple):
         return self.length * (self.times - 1)
 
 
+def program_lines(schedule: Schedule) -> tuple[str, ...]:
+    """Write the programs of all ranks; without a flush, what is repeated is written once.
+
+    Raises:
+        ScheduleError: there are more ops than are read again.
+    """
+    num_ops = sum(map(len, schedule.programs))
+    if num_ops > MOST_OPS:
+        raise ScheduleError(
+            f"the schedule has {num_ops:,} ops, a plan at most {MOST_OPS:,}; give fewer "
+            f"micro-batches"
+        )
+    if schedule.versions is None:
+        return tuple(program_text(ops, schedule.overlapped) for ops in schedule.programs)
+    return tuple(repeating_text(ops, schedule.num_micro_batches) for ops in schedule.programs)
+
+
 def program_text(program: Sequence[Op], overlapped: Set[Op] = frozenset()) -> str:
     """Write a rank's ops one by one; `overlapped` run at once with the op behind them."""
     if not overlapped:
         return " ".join(map(str, program))
-    ends = (_AT_ONCE if op in overlapped else " " for op in program)
+    ends = (AT_ONCE if op in overlapped else " " for op in program)
     return "".join(f"{op}{end}" for op, end in zip(program, ends, strict=True)).removesuffix(" ")
 
 
@@ -216,7 +234,7 @@ def _parsed(rank: int, place: int, text: str) -> Iterator[_Read]:
                 f"looks like [F0.1 BW0.0 STEP0]*47+1/1 (ops, repetitions, and the numbers by which "
                 f"micro-batches and updates grow)"
             )
-        parts = token.split(_AT_ONCE)
+        parts = token.split(AT_ONCE)
         for number, part in enumerate(parts, 1):
             if not part:
                 raise ScheduleError(

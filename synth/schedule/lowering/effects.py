@@ -20,6 +20,7 @@ from synth.costs.costs import Costs, CostTable, IntArray
 from synth.costs.stage_costs import StageCosts
 from synth.op_kinds import MEASURED, VISITS, OpKind
 from synth.schedule.arrays import SAVED_MODES, Cell, SavedMode
+from synth.schedule.lowering.stage_flow import OfStage, StageFlow
 from synth.schedule.ops import Op, Value, ValueKind
 
 VALUE_KINDS = tuple(ValueKind)
@@ -54,7 +55,19 @@ class _Lifetimes(NamedTuple):
         return cls(stage.input_until, stage.output_until, stage.gradient_until)
 
 
-_Rule = Callable[[tuple[_Lifetimes, ...], OpKind, int, SavedMode], list[_Relative]]
+class _Setting(NamedTuple):
+    """The lifetimes and the flow of all stages, which say what ops read and make."""
+
+    lifetimes: tuple[_Lifetimes, ...]
+    flow: StageFlow
+
+    @classmethod
+    def of(cls, stages: tuple[StageCosts, ...], barriers: int) -> "_Setting":
+        """Read the lifetimes from the costs."""
+        return cls(tuple(map(_Lifetimes.of, stages)), StageFlow(len(stages), barriers))
+
+
+_Rule = Callable[[_Setting, OpKind, int, SavedMode], list[_Relative]]
 
 
 class VisitAccesses(NamedTuple):
@@ -71,7 +84,7 @@ class Effects:
     costs say which ops these are. Weights are read by every F, B, BW and R. Where they stay with
     their stage they neither order nor free anything; `visits` has the accesses where they are
     passed or have versions. If there is not `one_update`, it also has the gradients that STEPs
-    read.
+    read. `barriers` are those of a divided vocabulary (`StageFlow`).
     """
 
     def __init__(
@@ -82,9 +95,10 @@ class Effects:
         visits: VisitAccesses | None = None,
         *,
         one_update: bool = True,
+        barriers: int = 0,
     ) -> None:
         self._stages = costs.stages
-        self._lifetimes = tuple(map(_Lifetimes.of, costs.stages))
+        self._setting = _Setting.of(costs.stages, barriers)
         self._visits = visits or VisitAccesses({}, {})
         self._one_update = one_update
         self._num_micro_batches = num_micro_batches
@@ -97,13 +111,13 @@ class Effects:
         if kind == OpKind.STEP:
             batch = range(self._num_micro_batches if self._one_update else 0)
             return [*(Value(WGRAD, s, k, r) for k in batch), *visits]
-        found = _reads(self._lifetimes, kind, s, self.saved_mode(op))
+        found = _reads(self._setting, kind, s, self.saved_mode(op))
         return [*(Value(k, s + offset, j, r) for k, offset in found), *visits]
 
     def makes(self, op: Op) -> list[Value]:
         """The values that the op leaves on its rank."""
         kind, s, j, r = op
-        found = _makes(self._lifetimes, kind, s, self.saved_mode(op))
+        found = _makes(self._setting, kind, s, self.saved_mode(op))
         made = [Value(k, s + offset, j, r) for k, offset in found]
         return made + self._visits.makes.get(op, [])
 
@@ -141,23 +155,21 @@ def _rise_bytes(stage: StageCosts, kind: OpKind, saved_mode: SavedMode) -> int:
     return stage.light_rise if kind == OpKind.F and saved_mode.rebuilt else stage.rise_bytes[kind]
 
 
-def _reads(
-    stages: tuple[_Lifetimes, ...], kind: OpKind, s: int, saved_mode: SavedMode
-) -> list[_Relative]:
+def _reads(setting: _Setting, kind: OpKind, s: int, saved_mode: SavedMode) -> list[_Relative]:
     """The reads of an op, except for STEP, which reads the WGRAD of every micro-batch."""
     if kind in _MOVE_READS:
         return [_Relative(value) for value in _MOVE_READS[kind]]
     if kind == OpKind.STEP or kind in VISITS:
         return []
-    stage, forward = stages[s], kind in (OpKind.F, OpKind.R)
-    values = []
-    if s > 0 and (forward or _needed(kind, stage.input_until)):
-        values.append(_Relative(ACT, -1))
-    if s < len(stages) - 1 and not forward:
-        if _needed(kind, stage.output_until):
+    (lifetimes, flow), forward = setting, kind in (OpKind.F, OpKind.R)
+    stage, values = lifetimes[s], []
+    if forward or _needed(kind, stage.input_until):
+        values += _relative(flow.inputs(s), s)
+    if not forward:
+        if flow.has_output(s) and _needed(kind, stage.output_until):
             values.append(_Relative(ACT_AGAIN if saved_mode.rebuilt else ACT))
         if _needed(kind, stage.gradient_until):
-            values.append(_Relative(GRAD))
+            values += _relative(flow.gradients(s), s)
     if kind in (OpKind.B, OpKind.BW):
         values.append(_Relative(MOVED_BACK if saved_mode.moved else SAVED))
     elif kind == OpKind.W:
@@ -175,19 +187,24 @@ _MOVE_READS: Mapping[OpKind, tuple[ValueKind, ...]] = {
 }
 
 
-def _makes(
-    stages: tuple[_Lifetimes, ...], kind: OpKind, s: int, saved_mode: SavedMode
-) -> list[_Relative]:
+def _relative(values: list[OfStage], s: int) -> list[_Relative]:
+    """Values of stages, as seen from stage s."""
+    return [_Relative(kind, stage - s) for kind, stage in values]
+
+
+def _makes(setting: _Setting, kind: OpKind, s: int, saved_mode: SavedMode) -> list[_Relative]:
     """The values that an op makes."""
-    inner = s < len(stages) - 1
-    values = [_Relative(GRAD, -1)] if kind in (OpKind.B, OpKind.BW) and s > 0 else []
+    lifetimes, flow = setting
+    is_backward = kind in (OpKind.B, OpKind.BW)
+    values = _relative(flow.made_backward(s), s) if is_backward else []
     match kind:
         case OpKind.F:
             values.append(_Relative(REPLAY_INPUT if saved_mode.rebuilt else SAVED))
-            values += [_Relative(ACT)] if inner else []
+            values += _relative(flow.made_forward(s), s)
         case OpKind.R:
             values.append(_Relative(SAVED))
-            values += [_Relative(ACT_AGAIN)] if inner and stages[s].output_until != OpKind.F else []
+            is_held = flow.has_output(s) and lifetimes[s].output_until != OpKind.F
+            values += [_Relative(ACT_AGAIN)] if is_held else []
         case OpKind.B:
             values.append(_Relative(SAVED_W))
         case OpKind.W | OpKind.BW:
@@ -261,10 +278,12 @@ class EffectTable:
         *,
         is_plain: bool,
         one_update: bool = True,
+        barriers: int = 0,
     ) -> "EffectTable":
         """Make the table for stages with `num_replicas` copies.
 
-        If there is not `one_update`, it lacks the reads of STEPs.
+        If there is not `one_update`, it lacks the reads of STEPs. `barriers` are those of a divided
+        vocabulary.
 
         Raises:
             SynthError: a cost is too large to be added up exactly.
@@ -275,6 +294,7 @@ class EffectTable:
             num_micro_batches,
             is_plain=is_plain,
             one_update=one_update,
+            barriers=barriers,
         )
 
 
@@ -297,7 +317,13 @@ def _classes(num_stages: int, is_plain: bool) -> list[_Class]:
 
 @lru_cache(maxsize=32)  # a search evaluates thousands of orders on the same costs
 def _effect_table(
-    table: CostTable, num_replicas: int, num_micro_batches: int, *, is_plain: bool, one_update: bool
+    table: CostTable,
+    num_replicas: int,
+    num_micro_batches: int,
+    *,
+    is_plain: bool,
+    one_update: bool,
+    barriers: int,
 ) -> EffectTable:
     stages, num_stages = table.stages, len(table.stages)
     num_cells = num_replicas * num_stages * num_micro_batches
@@ -306,7 +332,7 @@ def _effect_table(
     value_bytes = np.repeat(sizes, num_replicas, axis=0).ravel()
     classes = _classes(num_stages, is_plain)
     reads, makes = _accesses(
-        tuple(_Lifetimes.of(stage) for stage in stages),
+        _Setting.of(stages, barriers),
         num_replicas,
         num_micro_batches,
         is_plain=is_plain,
@@ -326,7 +352,7 @@ def _effect_table(
 
 @lru_cache(maxsize=32)  # the same for all partitions of equal layers
 def _accesses(
-    stages: tuple[_Lifetimes, ...],
+    setting: _Setting,
     num_replicas: int,
     num_micro_batches: int,
     *,
@@ -334,12 +360,13 @@ def _accesses(
     one_update: bool,
 ) -> tuple[AccessTable, AccessTable]:
     """The values that each class of op reads, and those that it makes."""
-    num_cells = num_replicas * len(stages) * num_micro_batches
-    classes = _classes(len(stages), is_plain)
-    reads = _access_lists(stages, classes, _reads, num_cells, num_micro_batches)
+    num_stages = setting.flow.num_stages
+    num_cells = num_replicas * num_stages * num_micro_batches
+    classes = _classes(num_stages, is_plain)
+    reads = _access_lists(setting, classes, _reads, num_cells, num_micro_batches)
     if one_update:
         _add_reads_of_step(reads, classes, num_cells, num_micro_batches)
-    makes = _access_lists(stages, classes, _makes, num_cells, num_micro_batches)
+    makes = _access_lists(setting, classes, _makes, num_cells, num_micro_batches)
     return AccessTable(*map(np.array, reads)), AccessTable(*map(np.array, makes))
 
 
@@ -352,7 +379,7 @@ class _AccessLists(NamedTuple):
 
 
 def _access_lists(
-    stages: tuple[_Lifetimes, ...],
+    setting: _Setting,
     classes: list[_Class],
     rule: _Rule,
     num_cells: int,
@@ -360,7 +387,7 @@ def _access_lists(
 ) -> _AccessLists:
     lists = _AccessLists([], [], [])
     for saved_mode, kind, stage in classes:
-        accessed = rule(stages, kind, stage, saved_mode)
+        accessed = rule(setting, kind, stage, saved_mode)
         lists.firsts.append(len(lists.distances))
         lists.counts.append(len(accessed))
         lists.distances.extend(

@@ -19,17 +19,24 @@ executor or a report reads (`ops`, `transfers`, `programs`, `predecessors`) are 
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Self
 
 import numpy as np
 
-from synth.costs.costs import HOST, Costs, IntArray
+from synth.costs.costs import Costs, IntArray
 from synth.schedule.arrays import OpArrays
 from synth.schedule.lowering.collectives import Collective, PlacedCollective, find_reductions
 from synth.schedule.lowering.def_use import DefUse, find_def_use
+from synth.schedule.lowering.durations import durations_of_ops
+from synth.schedule.lowering.edges import (
+    Edges,
+    barrier_edges,
+    collective_edges,
+    op_edges,
+    transfer_edges,
+)
 from synth.schedule.lowering.effects import (
     VALUE_KINDS,
     Effects,
@@ -53,21 +60,9 @@ from synth.schedule.lowering.weight_visits import WeightVisits, find_visits
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op, Value
 from synth.schedule.sharded_costs import sharded_costs
-from synth.schedule.weight_flow import Route, WeightFlow
+from synth.schedule.weight_flow import Route
 
 __all__ = ["Action", "Collective", "Instruction", "Lowered", "Transfer", "lower", "lower_arrays"]
-
-
-class Edges(NamedTuple):
-    """Edges of the DAG: node `before[i]` must end before node `after[i]` starts."""
-
-    before: IntArray
-    after: IntArray
-
-    @classmethod
-    def of(cls, pairs: list[tuple[int, int]]) -> Self:
-        """From (before, after) pairs."""
-        return cls(*np.array(pairs, dtype=np.int64).reshape(-1, 2).T)
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +110,7 @@ class Lowered:
             self.arrays.saved_modes,
             None if found is None else self._accesses(found),
             one_update=self.versions is None,
+            barriers=self.schedule.vocabulary,
         )
 
     @property
@@ -285,6 +281,7 @@ def lower_arrays(arrays: OpArrays, costs: Costs, *, synchronous_step: bool = Fal
         schedule.num_micro_batches,
         is_plain=arrays.is_plain,
         one_update=schedule.versions is None,
+        barriers=schedule.vocabulary,
     )
     visits = None if schedule.weights is None else find_visits(arrays, schedule.weights)
     versions = None if schedule.versions is None else find_versions(arrays, schedule.versions)
@@ -292,25 +289,22 @@ def lower_arrays(arrays: OpArrays, costs: Costs, *, synchronous_step: bool = Fal
     transfer_table = find_transfers(arrays, def_use, table, costs, visits)
     groups = _collective_groups(arrays, costs, visits)
     collective_us = [placed.collective.duration_us for each in groups for placed in each]
-    op_us = table.duration_us[arrays.classes]
-    if len(arrays.overlapped):
-        op_us = _overlapped_us(op_us, arrays, costs)
-    if schedule.weights is not None:
-        op_us = _shared_steps_us(op_us, arrays, schedule.weights)
-    elif costs.ties:
-        op_us = _tied_steps_us(op_us, arrays, costs)
     durations_us = np.concatenate(
-        [op_us, transfer_table.duration_us, np.array(collective_us, dtype=int)]
+        [
+            durations_of_ops(arrays, table, costs),
+            transfer_table.duration_us,
+            np.array(collective_us, dtype=int),
+        ]
     )
-    edges = [_op_edges(arrays, def_use), _transfer_edges(arrays, transfer_table)]
+    edges = [op_edges(arrays, def_use), transfer_edges(arrays, transfer_table)]
     if schedule.weights is not None and schedule.weights.gradients == Route.HOST:
         sums = transfer_table.value, transfer_table.target
         edges.append(Edges.of(updates_after_sums(arrays, *sums)))
     if groups:
-        edges.append(_collective_edges(groups, arrays.num_nodes + len(transfer_table)))
+        edges.append(collective_edges(groups, arrays.num_nodes + len(transfer_table)))
     if synchronous_step and versions is None:
         ended = range(len(durations_us) - len(collective_us), len(durations_us))
-        edges.append(_barrier_edges(arrays, ended))
+        edges.append(barrier_edges(arrays, ended))
     joined = Edges(*(np.concatenate(ends) for ends in zip(*edges, strict=True)))
     parts = (arrays, table, def_use, transfer_table, groups, durations_us, joined)
     return Lowered(schedule, costs, *parts, visits=visits, versions=versions)
@@ -325,96 +319,3 @@ def _collective_groups(
     if arrays.schedule.versions is not None:
         return find_update_reductions(arrays, costs)
     return find_reductions(arrays, costs)
-
-
-def _overlapped_us(op_us: IntArray, arrays: OpArrays, costs: Costs) -> IntArray:
-    """The durations of all ops, of which F and BW that run at once take turns.
-
-    The time of such a pair is divided among both as their times one after the other. What both
-    read is waited for before F, and what both make is there after BW.
-    """
-    found, forward = op_us.copy(), arrays.overlapped
-    backward = forward + 1
-    hidden_us = np.array([stage.hidden_us for stage in costs.stages])
-    apart_us = op_us[forward] + op_us[backward]
-    most_us = np.minimum(hidden_us[arrays.stage[forward]], hidden_us[arrays.stage[backward]])
-    pair_us = np.maximum(apart_us - most_us, np.maximum(op_us[forward], op_us[backward]))
-    found[forward] = pair_us * op_us[forward] // np.maximum(apart_us, 1)
-    found[backward] = pair_us - found[forward]
-    return found
-
-
-def _shared_steps_us(op_us: IntArray, arrays: OpArrays, flow: WeightFlow) -> IntArray:
-    """The durations of all ops, those of STEPs divided by the number of homes."""
-    num_homes = np.array([len(homes) for homes in flow.homes])
-    shared: IntArray = np.where(arrays.of_step, -(-op_us // num_homes[arrays.stage]), op_us)
-    return shared
-
-
-def _tied_steps_us(op_us: IntArray, arrays: OpArrays, costs: Costs) -> IntArray:
-    """The durations of all ops; what several stages of a rank share is updated once."""
-    found = op_us.copy()
-    held = arrays.schedule.placement.held
-    for node in arrays.of_step.nonzero()[0].tolist():
-        stages = [stage for stage, _ in held[arrays.rank[node]]]
-        found[node] = costs.step_us(int(arrays.stage[node]), stages)
-    return found
-
-
-def _op_edges(arrays: OpArrays, def_use: DefUse) -> Edges:
-    """An op waits for its predecessor on its rank, and for makers of its reads that stand later.
-
-    The latter make a cycle, which the verifier reports.
-    """
-    node = np.arange(1, arrays.num_nodes)
-    inner = node[arrays.rank[1:] == arrays.rank[:-1]]
-    return Edges(
-        np.concatenate([inner - 1, def_use.late_maker]),
-        np.concatenate([inner, def_use.late_reader]),
-    )
-
-
-def _transfer_edges(arrays: OpArrays, transfer_table: TransferTable) -> Edges:
-    """The edges of transfers: to reader and waiting op, from maker, posting op and predecessor."""
-    first = np.array(arrays.first_node)
-    at_source, at_target = first[transfer_table.source], first[transfer_table.target]
-    node = np.arange(arrays.num_nodes, arrays.num_nodes + len(transfer_table))
-    before = np.array(
-        [node, node, transfer_table.made, at_target + transfer_table.post - 1, node - 1]
-    )
-    after = np.array([transfer_table.read, at_source + transfer_table.wait, node, node, node])
-    exists = np.ones((5, len(transfer_table)), dtype=np.bool_)
-    exists[0] = transfer_table.target != HOST
-    exists[2] = transfer_table.made >= 0
-    exists[1] = (after[1] < first[transfer_table.source + 1]) & (transfer_table.source != HOST)
-    exists[3] = transfer_table.post > 0
-    exists[4] = ~transfer_table.opens_link
-    return Edges(before.T[exists.T], after.T[exists.T])
-
-
-def _collective_edges(groups: list[list[PlacedCollective]], node: int) -> Edges:
-    """A collective waits for its ranks and the one before it; its readers or STEPs wait for it."""
-    edges: list[tuple[int, int]] = []
-    for each in groups:
-        for k, placed in enumerate(each):
-            edges += [(before, node) for before in placed.waits_for]
-            edges += [(node - 1, node)] if k else []
-            edges += [(node, after) for after in placed.awaited_by]
-            node += 1
-    return Edges.of(edges)
-
-
-def _barrier_edges(arrays: OpArrays, reductions: Sequence[int]) -> Edges:
-    """Every STEP waits until all ranks have reached their first one, and for all reductions."""
-    edges: list[tuple[int, int]] = []
-    steps = arrays.of_step.nonzero()[0]
-    ranks, index = np.unique(arrays.rank[steps], return_index=True)
-    lasts = [
-        int(steps[i]) - 1
-        for rank, i in zip(ranks.tolist(), index.tolist(), strict=True)
-        if steps[i] > arrays.first_node[rank]
-    ]
-    for step in steps.tolist():
-        edges += [(last, step) for last in lasts if last != step - 1]
-        edges += [(reduction, step) for reduction in reductions]
-    return Edges.of(edges)

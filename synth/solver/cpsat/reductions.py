@@ -36,7 +36,7 @@ def add_reductions(ops: OpVariables) -> dict[int, cp_model.IntVar]:
     for stages in ops.instance.reductions.values():
         turns = {stage: one for stage in stages if (one := _reduction(ops, stage)) is not None}
         ops.cp.add_no_overlap(
-            ops.cp.new_interval_var(one.start, _reduce_us(ops, one), one.end, "")
+            ops.cp.new_interval_var(one.start, ops.instance[one.copies[0]].reduce_us, one.end, "")
             for one in turns.values()
         )
         if orders is not None:
@@ -55,10 +55,6 @@ def _reduction(ops: OpVariables, stage: int) -> _Reduction | None:
         ops.cp.add(start >= ops.end(copy, OpIndex(W, ops.instance[copy].last)))
     end = ops.cp.new_int_var(0, ops.far_us + ops.instance[copies[0]].reduce_us, "")
     return _Reduction(copies, start, end)
-
-
-def _reduce_us(ops: OpVariables, one: _Reduction) -> int:
-    return ops.instance[one.copies[0]].reduce_us
 
 
 class _Orders:

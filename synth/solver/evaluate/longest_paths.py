@@ -111,7 +111,6 @@ class NodeByNode:
                     self._order.append(later)
 
     def forwards(self, durations: Times) -> tuple[Times, Times]:
-        """See `LongestPaths.forwards`."""
         start = np.zeros_like(durations)
         rows = list(start)
         for node in self._order:
@@ -121,7 +120,6 @@ class NodeByNode:
         return start, start + durations
 
     def backwards(self, durations: Times, after: Times) -> Times:
-        """See `LongestPaths.backwards`."""
         tails = after.copy()
         rows = list(tails)
         for node in reversed(self._order):
@@ -145,11 +143,9 @@ class ByGeneration:
         self._forwards = _Steps(before, after, nodes)
 
     def forwards(self, durations: Times) -> tuple[Times, Times]:
-        """See `LongestPaths.forwards`."""
         return self._forwards.run(durations, np.zeros_like(durations))
 
     def backwards(self, durations: Times, after: Times) -> Times:
-        """See `LongestPaths.backwards`."""
         return self._backwards.run(durations, after)[1]
 
     @cached_property

@@ -15,14 +15,14 @@ from synth.solver.budget import Budget
 from synth.solver.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, evaluate
 from synth.solver.flush_free.bounds import any_order_us, closed_form_us, makespan_us
 from synth.solver.flush_free.flush_free_problem import Consistency, FlushFreeProblem
-from synth.solver.flush_free.infeasibility import why_infeasible
-from synth.solver.infeasibility import may_fit
+from synth.solver.infeasibility import may_fit, needed_bytes
 from synth.solver.instance.instance import Instance
 from synth.solver.modulo.cyclic_ops import CyclicSchedule
 from synth.solver.options import Part, SolveOptions
 from synth.solver.result import Incumbent, Result, SteadyBaseline, SteadyProof
 from synth.solver.search_state import OnImprovement
 from synth.solver.tuning import FLUSH_FREE
+from synth.units import format_bytes_both
 
 # Of floats that are divided by the ticks of a microsecond and multiplied again.
 ROUNDING = 1e-9
@@ -254,3 +254,27 @@ class FlushFreeState:
                 f"repetition; give §micro_batches {self._least_micro_batches} or more"
             )
         return "no schedule was found in the time given; allow more §time_limit or §mem_limit"
+
+
+def why_infeasible(flush_free: FlushFreeProblem, *, is_only_repeating: bool) -> str:
+    """Name a rank that cannot hold one micro-batch at a time, and a sufficient memory limit.
+
+    Args:
+        flush_free: the problem and its rule of versions.
+        is_only_repeating: only orders that repeat with every micro-batch were refuted.
+    """
+    problem, is_doubled = flush_free.problem, flush_free.consistency == Consistency.TWO_VERSIONS
+    needed = [*needed_bytes(problem)]
+    for rank, held in enumerate(problem.placement.held):
+        stages = (problem.costs.stages[stage] for stage, _ in held)
+        needed[rank] += is_doubled * sum(stage.parameter_bytes for stage in stages)
+    caps = problem.caps_bytes or (0,) * len(needed)
+    rank = max(range(len(needed)), key=lambda r: needed[r] - caps[r])
+    two = " and two versions of its weights" if is_doubled else ""
+    which = "order that repeats with every micro-batch" if is_only_repeating else "schedule"
+    return (
+        f"no {which} fits with §versions {flush_free.name}: rank {rank} needs "
+        f"{format_bytes_both(needed[rank])} for one micro-batch at a time{two}, and its memory "
+        f"limit is {format_bytes_both(caps[rank])}; give §mem_limit {max(needed)}B, more ranks, a "
+        f"smaller micro-batch, or §recompute layers:…"
+    )

@@ -13,7 +13,8 @@ from synth.errors import SynthError
 from synth.families import family_placement, generate
 from synth.op_kinds import OpKind
 from synth.profile.links import Link, Links
-from synth.schedule.lowering.lower import Edges, Lowered, lower
+from synth.schedule.lowering.edges import Edges
+from synth.schedule.lowering.lower import Lowered, lower
 from synth.schedule.measured.rank_log import join_logs
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op

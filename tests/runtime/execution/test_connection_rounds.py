@@ -3,7 +3,7 @@
 import pytest
 
 from synth.families import generate
-from synth.runtime.execution.transport.nccl.connection_rounds import Link, connection_rounds
+from synth.runtime.execution.transport.nccl.channels import Link, connection_rounds
 
 
 def both_ways(pairs: list[Link]) -> list[Link]:

@@ -67,13 +67,16 @@ def test_the_pages_weights_in_the_hosts_memory_are_those_of_one_process(
 
 
 @pytest.mark.slow
-def test_the_pages_data_parallel_loops_learn_the_same(tmp_path: Path, pool: GlooPool) -> None:
+def test_the_pages_data_parallel_loops_learn_the_same(pool: GlooPool) -> None:
     training = program_with("fully_shard")
-    plain = run_under_torchrun(tmp_path, training, 4, "plain")
+    plain, *others = (
+        losses_in("".join(pool.run(run_as_rank, 4, training, kind)))
+        for kind in ("plain", "ddp", "fsdp")
+    )
     assert len(plain) == 40  # 20 steps of two pipelines
-    assert sum(plain[-2:]) < 0.7 * sum(plain[:2])
-    for kind in ("ddp", "fsdp"):
-        found = losses_in("".join(pool.run(run_as_rank, 4, training, kind)))
+    first, last = plain[0], plain[19]  # of one of them
+    assert last < 0.7 * first
+    for found in others:
         assert sorted(found) == pytest.approx(sorted(plain), abs=2e-4)
 
 

@@ -292,7 +292,7 @@ def test_every_family_names_its_paper(name: str) -> None:
 def test_an_unknown_family_is_refused_with_the_known_ones() -> None:
     with pytest.raises(
         SynthError,
-        match=r"family '2f2b' is unknown; known: 1f1b, 2bw, bitpipe, bitpipe-loop, bpipe, ",
+        match=r"family '2f2b' is unknown; known: 1f1b, 1f1b-vocab, 2bw, bitpipe, bitpipe-loop, ",
     ):
         generate("2f2b", 4, 8)
 

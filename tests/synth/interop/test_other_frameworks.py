@@ -176,6 +176,14 @@ def test_the_groups_of_a_plan_are_options_or_a_note() -> None:
     (note,) = _notes_of_groups(grouped, ExportFormat.TORCH)
     assert note.endswith("; divide the layers of each stage over these devices")
     assert not _notes_of_groups(grouped, ExportFormat.TORCHTITAN)
+    alone = plan.replace(workload=plan.workload.replace(group=DeviceGroup(expert=8, data=16)))
+    (note,) = (
+        note for note in losses(alone, "p.json", ExportFormat.TORCH, {}) if "experts" in note
+    )
+    assert note == (
+        "note: the experts of p.json are divided over 8 data-parallel ranks (ep 8, dp 16), which "
+        "the format does not say; divide those of each stage so"
+    )
     assert not _notes_of_groups(plan, ExportFormat.MEGATRON)
 
 

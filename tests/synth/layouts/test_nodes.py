@@ -1,8 +1,13 @@
 """Devices of a node: racks of which a run takes a part, and nodes that it takes whole."""
 
+from collections import Counter
+from itertools import product
+from math import lcm
+
 import pytest
 
 from synth.errors import SynthError
+from synth.estimates.layout import Layout
 from synth.layouts.legal import legal_layouts
 from synth.options.arguments.plan import LayoutArguments
 from synth.options.layout_task import LayoutTask, read_layout_task
@@ -23,7 +28,7 @@ def task_of(
     )
 
 
-@pytest.mark.parametrize(("gpus", "node"), [(128, 64), (144, 72), (64, 72), (256, 64)])
+@pytest.mark.parametrize(("gpus", "node"), [(128, 64), (144, 72), (64, 64), (256, 64)])
 def test_a_run_takes_equal_parts_of_racks(gpus: int, node: int) -> None:
     assert task_of("gb200", gpus).question.device.ranks_per_node == node
 
@@ -32,6 +37,29 @@ def test_a_run_takes_equal_parts_of_racks(gpus: int, node: int) -> None:
 def test_tensor_parallelism_divides_the_devices_that_a_run_takes_of_a_rack(gpus: int) -> None:
     found = {one.groups.tensor for one in legal_layouts(task_of("gb300", gpus).question)}
     assert {8, 16, 32} <= found
+
+
+@pytest.mark.parametrize("node", [1, 2, 3, 4, 6, 8, 12])
+def test_the_group_with_the_fewest_ranks_in_a_node_counts(node: int) -> None:
+    groups = Layout(seq_len=1024)
+    for size, stride in product(range(1, 13), (1, 2, 3, 4, 8)):
+        # All groups until nodes and groups begin together again; rank i is on node i // node.
+        begins = range(0, lcm(size * stride, node), size * stride)
+        fewest = min(
+            min(Counter((begin + i * stride) // node for i in range(size)).values())
+            for begin in begins
+        )
+        num_nodes, near = groups.group(size, stride, node)
+        assert near <= fewest and num_nodes * near >= size
+        if node % stride == 0:
+            assert near == fewest
+
+
+def test_an_exchange_within_nodes_that_groups_do_not_fill_crosses_them() -> None:
+    # Of ranks 4 to 7 in nodes of 6 two are in each of two nodes.
+    groups = Layout(seq_len=1024)
+    assert groups.group(4, 1, 6) == (2, 2)
+    assert groups.group(4, 1, 8) == (1, 4)
 
 
 def test_the_error_names_a_number_of_devices_per_node_that_works() -> None:

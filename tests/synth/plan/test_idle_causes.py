@@ -5,15 +5,16 @@ import pytest
 import synth
 from synth.costs.costs import Costs, uniform_costs
 from synth.errors import SynthError
-from synth.families import families, generate
+from synth.families import families, family_placement, generate
 from synth.objective import Objective
+from synth.plan.explain.eager_order import eager_timelines
 from synth.plan.explain.idle_causes import RankIdle, idle_causes, span_us
 from synth.plan.explain.path_summary import critical_path_of
 from synth.profile import Profile
 from synth.profile.links import Link, Links
 from synth.profiles import find
 from synth.schedule.files.plan_file import Plan
-from synth.schedule.model import Schedule
+from synth.schedule.model import Placement, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.simulate import Timeline
@@ -126,6 +127,43 @@ def test_a_rank_with_less_work_is_idle_by_imbalance() -> None:
     assert light.imbalance_us > light.idle_us / 2
 
 
+OVERLAPPING = ("dualpipe:overlap", "dualpipe-v:overlap", "interleaved:2,overlap")
+
+
+def with_pairs(name: str, hidden_us: int, num_micro_batches: int = 8) -> Timeline:
+    """Simulate a family whose F and BW run at once on four ranks of equal stages."""
+    num_stages = family_placement(name, 4).num_stages
+    stage = COSTS.stages[0].replace(hidden_us=hidden_us)
+    costs = COSTS.replace(stages=(stage,) * num_stages)
+    return verify(generate(name, 4, num_micro_batches, costs=costs), costs)[1]
+
+
+@pytest.mark.parametrize("name", OVERLAPPING)
+@pytest.mark.parametrize("objective", [Objective.MAKESPAN, Objective.PERIOD])
+def test_ranks_of_equal_stages_have_no_imbalance_however_many_pairs_they_have(
+    name: str, objective: Objective
+) -> None:
+    timeline = with_pairs(name, hidden_us=6)
+    assert len(set(timeline.work_us)) > 1 and len(set(timeline.apart_us)) == 1
+    span = span_us(timeline, objective)
+    for caps in (None, peak_bytes(timeline.lowered)):
+        for one in idle_causes(timeline, objective, caps):
+            assert one.idle_us == span - one.work_us == sum(one.causes_us.values())
+            assert min(one.causes_us.values()) >= 0 == one.imbalance_us
+
+
+@pytest.mark.parametrize("name", OVERLAPPING)
+@pytest.mark.parametrize("hidden_us", [2, 6, 10])
+def test_eager_orders_keep_the_pairs(name: str, hidden_us: int) -> None:
+    timeline = with_pairs(name, hidden_us)
+    schedule = timeline.lowered.schedule
+    for one in eager_timelines(timeline.lowered):
+        assert one.lowered.schedule.overlapped == schedule.overlapped
+        assert list(map(sorted, one.lowered.ops)) == list(map(sorted, timeline.lowered.ops))
+        # What pairs save is saved in every order; apart the same ops take longer.
+        assert one.work_us == timeline.work_us < timeline.apart_us
+
+
 def simulated(name: str, profile: Profile, count: int) -> Plan:
     """Return a plan of a family; one that needs memory limits, or more micro-batches, gets them."""
     try:
@@ -154,3 +192,62 @@ def test_causes_add_up_to_idle_time_and_the_path_to_the_makespan(
     assert path.length_us == sum(path.stages_us) + path.transfers_us
     assert path.length_us == sum(path.kinds_us.values()) + path.transfers_us
     assert sum(run.work_us for run in path.runs) == sum(path.stages_us)
+
+
+def test_f_and_bw_at_once_are_one_op_of_the_critical_path() -> None:
+    # 10 for F0.0, 10 + 20 − 6 for the pair, 20 for BW0.1, all on one rank.
+    stage = COSTS.stages[0].replace(hidden_us=6)
+    ops = [Op.parse(text) for text in ("F0.0", "F0.1", "BW0.0", "BW0.1")]
+    schedule = Schedule(Placement.linear(1), 2, (tuple(ops),), overlapped=frozenset(ops[1:2]))
+    path = critical_path_of(verify(schedule, Costs(stages=(stage,)))[1])
+    assert path.kinds_us == {"F&BW": 24, "BW": 20, "F": 10}
+    assert path.length_us == sum(path.stages_us) == 54
+    (run,) = path.runs
+    assert (run.first, run.last, run.num_ops) == ("F0.0", "BW0.1", 3)
+
+
+def test_the_path_runs_through_pairs_of_both_ranks() -> None:
+    stage = COSTS.stages[0].replace(hidden_us=4)
+    texts = (
+        "F0.0 F0.1 F0.2 BW0.0 BW0.1 BW0.2",
+        "F1.0 F1.1 BW1.0 F1.2 BW1.1 BW1.2",
+    )
+    programs = tuple(tuple(map(Op.parse, text.split())) for text in texts)
+    pairs = frozenset(map(Op.parse, ("F0.2", "F1.1", "F1.2")))
+    schedule = Schedule(Placement.linear(2), 3, programs, overlapped=pairs)
+    timeline = verify(schedule, Costs(stages=(stage, stage)))[1]
+    path = critical_path_of(timeline)
+    # F0.0 10, F1.0 10, F1.1&BW1.0 26, whose gradient F0.2&BW0.0 26 waits for, whose output
+    # F1.2&BW1.1 26 waits for; then BW0.1 20 and BW0.2 20.
+    assert path.kinds_us == {"F&BW": 3 * 26, "BW": 40, "F": 20}
+    assert path.length_us == timeline.makespan_us == 138
+    assert [(run.first, run.last, run.first_rank) for run in path.runs] == [
+        ("F0.0", "F0.0", 0),
+        ("F1.0", "F1.1&BW1.0", 1),
+        ("F0.2&BW0.0", "F1.2&BW1.1", 0),
+        ("BW0.1", "BW0.2", 0),
+    ]
+
+
+def test_pairs_of_several_ranks_are_a_run_if_they_pass_a_micro_batch_on() -> None:
+    path = critical_path_of(with_pairs("dualpipe-v:overlap", hidden_us=6))
+    passing = [run for run in path.runs if "&" in run.first and run.first_rank != run.last_rank]
+    assert passing
+    for run in passing:
+        numbers = [
+            {(op.kind, op.microbatch) for op in map(Op.parse, text.split("&"))}
+            for text in (run.first, run.last)
+        ]
+        assert numbers[0] & numbers[1]
+
+
+@pytest.mark.parametrize("name", OVERLAPPING)
+def test_no_pair_is_cut_by_the_path_or_by_idle_time(name: str) -> None:
+    timeline = with_pairs(name, hidden_us=6)
+    for node in timeline.lowered.arrays.overlapped.tolist():
+        assert timeline.end_us[node] == timeline.start_us[node + 1]
+        assert timeline.lowered.predecessors[node + 1] == [node]
+    path = critical_path_of(timeline)
+    assert path.length_us == timeline.makespan_us == sum(path.kinds_us.values())
+    pair_us = F_US + B_US + W_US - 6
+    assert path.kinds_us["F&BW"] % pair_us == 0

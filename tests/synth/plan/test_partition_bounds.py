@@ -114,16 +114,27 @@ def uneven_layer(draw: random.Random) -> LayerProfile:
 
 
 def drawn(seed: int) -> tuple[Profile, Problem]:
-    """A model, and a problem on one of its partitions, under a cap that some can keep."""
-    draw = random.Random(seed)
+    """A model, and a problem on one of its partitions, under a cap that some can keep.
+
+    With every third seed ranks differ in speed.
+    """
+    draw, speeds = random.Random(seed), random.Random(seed)
     num_ranks = draw.randint(2, 4)
     profile = uneven(draw, num_ranks + draw.randint(1, 3))
+    if seed % 3 == 2:
+        some = [0.37, 0.5, 0.8, 1.0, 1.3, 2.0]
+        profile = profile.replace(rank_speeds=tuple(speeds.choices(some, k=num_ranks)))
     count = len(profile.layers)
     sizes = draw.choice(list(every_partition(count, num_ranks)))
     objective = draw.choice((Objective.MAKESPAN, Objective.PERIOD, Objective.parse("iterations:3")))
     where = placement("linear", num_ranks)
     free = Problem(
-        partition_costs(profile, sizes), where, draw.randint(2, 5), None, objective, sizes
+        partition_costs(profile, sizes, where.ranks),
+        where,
+        draw.randint(2, 5),
+        None,
+        objective,
+        sizes,
     )
     least = smallest_limit_bytes(free)
     limited = tuple(round(least * draw.uniform(0.9, 1.8)) for _ in range(num_ranks))

@@ -81,9 +81,9 @@ def test_of_all_partitions_the_best_is_found(
     name: str, num_ranks: int, m: int, cap: int, objective: Objective
 ) -> None:
     start = even(name, num_ranks, m, cap, objective, SMALL)
-    found = [solve(problem, counted(5)) for problem in every_partition(start)]
+    found = [solve(problem, counted(1)) for problem in every_partition(start)]
     best_us = min(result.value_us for result in found if result.value_us is not None)
-    chosen = solve_best_of([Candidate(name, start)], SMALL, Partitioning.SEARCHED, counted(40))
+    chosen = solve_best_of([Candidate(name, start)], SMALL, Partitioning.SEARCHED, counted(8))
     assert chosen.result.value_us == best_us
     assert chosen.result.schedule is not None
     solved = chosen.result.problem

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from synth.costs.partition_costs import partition_costs
-from synth.plan.choose.candidates import Candidate, Partitioning
+from synth.plan.choose.candidates import Candidate, Partitioning, SearchWatch
 from synth.plan.memory_curve.curve_file import MemoryCurve
 from synth.plan.memory_curve.curve_search import Effort, trace
 from synth.plan.memory_curve.least_cap_search import LeastForTime
@@ -64,7 +64,7 @@ SPACES = {
 def test_a_stop_at_the_first_schedule_returns_the_best_that_was_told(name: str) -> None:
     space, stop = SPACES[name], threading.Event()
     so_far = BestSoFar[Incumbent](lambda _: stop.set())
-    result = space.search(SolveOptions(300, gap=0, workers=1), so_far, stop).result
+    result = space.search(SolveOptions(300, gap=0, workers=1), SearchWatch(so_far, stop)).result
     assert so_far.best is not None and result.value_us is not None
     assert result.stopped_by == StoppedBy.INTERRUPT
     assert result.wall_s < 200
@@ -77,7 +77,9 @@ def test_a_stop_at_the_first_schedule_returns_the_best_that_was_told(name: str) 
 def test_a_stop_before_the_beginning_ends_at_once(name: str) -> None:
     stop = threading.Event()
     stop.set()
-    result = SPACES[name].search(SolveOptions(300, gap=0, workers=1), None, stop).result
+    result = (
+        SPACES[name].search(SolveOptions(300, gap=0, workers=1), SearchWatch(None, stop)).result
+    )
     assert result.stopped_by == StoppedBy.INTERRUPT and result.wall_s < 60
 
 
@@ -85,7 +87,7 @@ def test_a_stop_before_a_pattern_without_a_bubble_is_found_leaves_no_schedule() 
     stop = threading.Event()
     stop.set()
     space: SearchSpace = LeastWithoutBubble(ONE)
-    result = space.search(SolveOptions(300, workers=1), None, stop).result
+    result = space.search(SolveOptions(300, workers=1), SearchWatch(None, stop)).result
     assert (result.schedule, result.stopped_by) == (None, StoppedBy.INTERRUPT)
     assert result.message is not None and "interrupted" in result.message
 

@@ -120,6 +120,38 @@ def test_the_bound_holds_for_all_partitions_that_are_tried_and_the_plan_verifies
     assert plan.claim.lower_bound_us <= min(optima)
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_under_a_limit_the_partition_is_searched_for_and_the_bound_holds_for_all(
+    seed: int,
+) -> None:
+    rng = random.Random(seed)
+    works = [rng.randint(1000, 3000) for _ in range(6)]
+    profile = profile_of(works, (1, rng.choice([0.5, 0.7]), 0.8), saved_bytes=100)
+    where, caps = placement("linear", 3), (round(rng.uniform(420, 560)),) * 3
+    plan = synth.solve(
+        profile,
+        ranks=3,
+        micro_batches=4,
+        mem_limit=caps[0],
+        placement="linear",
+        recompute="none",
+        gap=0,
+        time_limit=4,
+        workers=1,
+    )
+    optima = {}
+    for sizes in every_cut(6, 3):
+        problem = Problem(partition_costs(profile, sizes, where.ranks), where, 4, caps)
+        found = solve(problem, SolveOptions(time_limit_s=10, gap=0.0, workers=1))
+        if found.value_us is not None:
+            assert found.value_us == found.lower_bound_us
+            optima[sizes] = found.value_us
+    assert plan.claim.makespan_us == min(optima.values())
+    assert plan.claim.lower_bound_us <= min(optima.values())
+    if seed == 0:
+        assert plan.claim.makespan_us < optima[UnequalRanks(profile, where, caps).balanced()]
+
+
 def test_ranks_of_speed_1_are_as_if_none_were_given() -> None:
     profile = profile_of([100] * 6, (1, 1, 1)).replace(rank_speeds=None)
     asked = {"ranks": 3, "micro_batches": 4, "placement": "linear", "partition": "even"}

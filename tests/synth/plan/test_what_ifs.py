@@ -1,10 +1,14 @@
 """What changes of a plan's conditions would give."""
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 import pytest
 
 import synth
+from synth.costs.partition_costs import partition_costs
+from synth.costs.recomputed_layers import recomputing
+from synth.layer_times import LayerTimes
 from synth.plan.explain.explanation import explain
 from synth.plan.explain.new_searches import ANEW, GB_LESS, GB_MORE, ONE_MORE, NewSearches
 from synth.plan.explain.same_order import SameOrder
@@ -12,6 +16,7 @@ from synth.plan.explain.what_if import How, WhatIf
 from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule.files.plan_file import Plan
+from synth.schedule.verify import verify
 from synth.solver.options import SolveOptions
 
 PROFILE = Profile.load(find("zb-1.5b-p8-m24"))
@@ -102,6 +107,73 @@ def test_less_memory_than_any_schedule_needs_is_proven_infeasible() -> None:
     least = synth.simulate("1f1b", PROFILE, ranks=4, micro_batches=1)
     plan = least.replace(caps_bytes=least.claim.peak_bytes)
     assert searched(plan)[GB_LESS].note == "no schedule fits (proven)"
+
+
+def block(forward_us: float, backward_us: float, pair_us: float) -> LayerTimes:
+    return LayerTimes(
+        name="block",
+        count=8,
+        forward_us=forward_us,
+        backward_us=backward_us,
+        pair_us=pair_us,
+        parameter_bytes=1000,
+        saved_bytes=1000,
+        output_bytes=10,
+    )
+
+
+# F and BW at once take 2200 µs, apart 3000.
+PAIRED = Profile.from_times("moe", [block(1000, 2000, 2200)])
+
+
+def paired(name: str, profile: Profile = PAIRED, number: int = 6) -> Plan:
+    return synth.simulate(name, profile, ranks=2, micro_batches=number, partition="even")
+
+
+def test_a_faster_stage_hides_less_time() -> None:
+    # One rank: all of its stage takes nine tenths, also F and BW at once.
+    plan = paired("dualpipe-v:overlap")
+    found = by_change(in_same_order(plan).of_hardware())
+    ((change, one),) = [each for each in found.items() if each[0].startswith("stage")]
+    stage = int(change.split()[1])
+    costs = plan.costs.stages
+    assert len(costs) == 4 and costs[stage].hidden_us == 2 * 800
+    slow = costs[stage]
+    faster = slow.replace(
+        duration_us={kind: us * 9 // 10 for kind, us in slow.duration_us.items()},
+        hidden_us=slow.hidden_us * 9 // 10,
+    )
+    stages = (*costs[:stage], faster, *costs[stage + 1 :])
+    again = verify(plan.schedule(), plan.costs.replace(stages=stages))[1]
+    assert one.value_us == again.makespan_us
+
+
+def test_what_hides_nothing_more_runs_one_after_the_other() -> None:
+    # With all layers of a stage recomputed nothing is hidden there, and a pair only delays F's.
+    plan = paired("interleaved:2,overlap", number=8)
+    recomputed = partition_costs(recomputing(PAIRED, [0, 1]), plan.partition)
+    assert recomputed.stages[0].hidden_us == 0 < recomputed.stages[1].hidden_us
+    schedule = in_same_order(plan).schedule_on(recomputed)
+    assert {op.stage for op in schedule.overlapped} < {
+        op.stage for op in plan.schedule().overlapped
+    }
+    for program in schedule.programs:
+        for op, after in pairwise(program):
+            assert op not in schedule.overlapped or 0 not in (op.stage, after.stage)
+    kept = verify(plan.schedule(), recomputed)[1].makespan_us
+    assert verify(schedule, recomputed)[1].makespan_us <= kept
+
+
+@pytest.mark.parametrize("name", ["dualpipe-v:overlap", "interleaved:2,overlap"])
+def test_orders_with_pairs_are_found_under_changed_conditions(name: str) -> None:
+    plan = paired(name, number=8)
+    found = searched(plan.replace(caps_bytes=tuple(2 * each for each in plan.claim.peak_bytes)))
+    for change in (GB_MORE, ANEW):
+        value_us = found[change].value_us
+        assert value_us is not None and value_us <= plan.claim.makespan_us
+    one_more_us = found[ONE_MORE].value_us
+    assert one_more_us is not None
+    assert one_more_us <= paired(name, number=9).claim.makespan_us
 
 
 @pytest.mark.parametrize("name", ["2bw", "zero3", "bpipe"])

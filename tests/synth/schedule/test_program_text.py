@@ -10,12 +10,13 @@ from synth.op_kinds import OpKind
 from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule.error import ScheduleError
-from synth.schedule.files.plan_file import Plan, program_lines
+from synth.schedule.files.plan_file import Plan
 from synth.schedule.files.program_text import (
     MOST_OPS,
     check_size,
     num_ops,
     parse_programs,
+    program_lines,
     program_text,
     repeating_text,
 )

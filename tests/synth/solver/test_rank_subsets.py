@@ -54,7 +54,7 @@ def best_bound(problem: Problem, value_us: int, seconds: float) -> int:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("seed", sweep(range(120), daily=20))
+@pytest.mark.parametrize("seed", sweep(range(120), daily=8))
 def test_no_bound_is_above_a_schedule_of_an_odd_problem(name: str, seed: int) -> None:
     """Links, limits that the schedule just keeps, BW cheaper than B and W, any objective."""
     rng = random.Random(seed)

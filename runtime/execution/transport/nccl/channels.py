@@ -3,6 +3,7 @@
 All are connected before the first step. A waiting receive cannot delay a send that is ready.
 """
 
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -15,7 +16,6 @@ from ...base.channels import Pending
 from ..direct_transfer import DirectTransfer
 from ..groups import Group
 from .communicators import LINK
-from .connection_rounds import connection_rounds
 
 
 class NcclChannels:
@@ -71,3 +71,29 @@ class NcclChannels:
         launcher or by a time-out.
         """
         self._group.abort()
+
+
+Link = tuple[int, int]
+
+
+def connection_rounds(links: Iterable[Link]) -> list[list[Link]]:
+    """Divide directed links into rounds; the same ones on every rank that has the same links.
+
+    Pairs of ranks are coloured in sorted order, each with the first colour that neither of its ends
+    has (a greedy edge colouring: fewer than twice as many colours as a rank has neighbours). A
+    colour is one round for each direction.
+    """
+    wanted = set(links)
+    used: dict[int, set[int]] = {}
+    colours: dict[int, list[Link]] = {}
+    for low, high in sorted({(min(link), max(link)) for link in wanted}):
+        taken = used.setdefault(low, set()) | used.setdefault(high, set())
+        colour = next(c for c in range(len(taken) + 1) if c not in taken)
+        used[low].add(colour)
+        used[high].add(colour)
+        colours.setdefault(colour, []).append((low, high))
+    rounds = []
+    for _, pairs in sorted(colours.items()):
+        for directed in (pairs, [(high, low) for low, high in pairs]):
+            rounds.append([link for link in directed if link in wanted])
+    return [each for each in rounds if each]

@@ -1,21 +1,24 @@
-"""The problem that a command's options define, but for its placement."""
+"""The problem that options define, but for its placement."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 from synth.costs.partition_costs import stage_speeds
 from synth.costs.recomputation import NOT_RECOMPUTED, Recomputation
 from synth.errors import SynthError
 from synth.objective import Objective
-from synth.options.values import AUTO, Partition
 from synth.plan.partition.balance import balance, is_proven_best
-from synth.plan.partition.unequal_ranks import UnequalRanks, rank_orders
+from synth.plan.partition.unequal_ranks import rank_orders
 from synth.plan.runtimes import DEFAULT, Allowed
 from synth.plan.weight_passing.data_parallel_plan import costs_of_one, sharing_optimizer
 from synth.profile import Profile
 from synth.schedule.model import Placement
 from synth.solver.problem import Problem
+
+# Layers of each stage, those of a balance, or, with `auto`, those that a search finds.
+Partition = tuple[int, ...] | Literal["auto", "even"]
 
 
 @dataclass(frozen=True)
@@ -52,15 +55,12 @@ class ProblemArguments:
         return sharing_optimizer(self.profile, self.num_pipelines)
 
     def each_on(
-        self, where: Placement, most: int, should_stop: Callable[[], bool] = lambda: False
+        self, where: Placement, should_stop: Callable[[], bool] = lambda: False
     ) -> list[Problem]:
-        """Make the problem on a placement; on ranks of unequal speed also variants of it.
-
-        These have the ranks in other orders, and other partitions, where they are searched for.
+        """Make the problem on a placement; on ranks of unequal speed also in other orders of them.
 
         Args:
             where: the placement.
-            most: the number of partitions of each order.
             should_stop: ends the search for a balanced partition.
 
         Raises:
@@ -70,16 +70,8 @@ class ProblemArguments:
         if speeds is None:
             return [self.on(where, should_stop)]
         stage_speeds(speeds, where.ranks)  # refuses copies, and other numbers of ranks
-        found, orders = [], [where]
-        if self.orders_ranks:
-            orders = rank_orders(where, speeds, self.caps_bytes)
-        for each in orders:
-            if self.partition != AUTO:
-                found.append(self.on(each, should_stop))
-                continue
-            cuts = UnequalRanks(self.profile, each, self.caps_bytes).best_cuts(most, should_stop)
-            found += [replace(self, partition=sizes).on(each) for sizes in cuts]
-        return found
+        orders = rank_orders(where, speeds, self.caps_bytes) if self.orders_ranks else [where]
+        return [self.on(each, should_stop) for each in orders]
 
     def on(self, where: Placement, should_stop: Callable[[], bool] = lambda: False) -> Problem:
         """Make the problem on a placement, with the partition given or else a balanced one.

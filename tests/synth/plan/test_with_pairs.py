@@ -1,0 +1,132 @@
+"""Published schedules with F and BW at once as answers of a search."""
+
+import random
+
+import pytest
+
+import synth
+from synth.families import families
+from synth.layer_times import LayerTimes
+from synth.plan.reprove.reproof import ProofVerdict
+from synth.plan.reprove.reprove import reprove
+from synth.profile import Profile
+from synth.schedule.files.plan_file import Plan
+from synth.solver.options import SolveOptions
+
+RANKS, NUMBER = 2, 6
+OVERLAPPING = ("dualpipe-v:overlap", "interleaved:2,overlap")
+
+
+def profile_of(
+    pair_us: float | None,
+    forward_us: float = 1000,
+    backward_us: float = 2000,
+    saved_bytes: int = 1000,
+    name: str = "moe",
+) -> Profile:
+    times = LayerTimes(
+        name="block",
+        count=8,
+        forward_us=forward_us,
+        backward_us=backward_us,
+        pair_us=pair_us,
+        parameter_bytes=1000,
+        saved_bytes=saved_bytes,
+        output_bytes=10,
+    )
+    return Profile.from_times(name, [times])
+
+
+def solved(profile: Profile, **options: object) -> Plan:
+    given = {
+        "ranks": RANKS,
+        "micro_batches": NUMBER,
+        "time_limit": 1,
+        "workers": 1,
+        "deterministic": True,
+        **options,
+    }
+    return synth.solve(profile, **given)  # type: ignore[arg-type]
+
+
+def published(profile: Profile, mem_limit: str = "none") -> list[Plan]:
+    return [
+        synth.simulate(name, profile, ranks=RANKS, micro_batches=NUMBER, mem_limit=mem_limit)
+        for name in OVERLAPPING
+    ]
+
+
+def test_a_published_schedule_is_the_answer_where_pairs_save_time() -> None:
+    profile = profile_of(pair_us=2200)
+    plan = solved(profile)
+    assert plan.schedule().overlapped
+    assert plan.claim.makespan_us <= min(each.claim.makespan_us for each in published(profile))
+    assert plan.claim.found_by in {*OVERLAPPING, "interleaved:4,overlap"}
+    apart = solved(profile_of(pair_us=None))
+    assert plan.claim.makespan_us < apart.claim.lower_bound_us
+
+
+def test_the_bound_of_such_an_answer_is_of_the_same_ops_and_proven_again() -> None:
+    plan = solved(profile_of(pair_us=2200))
+    timeline = plan.check()[1]
+    assert plan.claim.lower_bound_us == timeline.least_us
+    found = reprove(plan, timeline, SolveOptions(time_limit_s=1, workers=1))
+    assert found.verdict == ProofVerdict.PROVEN
+    assert found.holds_for == "schedules with the same ops"
+
+
+def test_the_search_is_the_answer_where_pairs_save_little() -> None:
+    # A pair saves 1 µs of 3000; with W apart from B a search fills far more of the bubble.
+    plan = solved(profile_of(pair_us=2999))
+    assert not plan.schedule().overlapped
+    assert plan.claim.makespan_us == solved(profile_of(pair_us=None)).claim.makespan_us
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_search_is_no_worse_than_the_published_schedules_that_fit(seed: int) -> None:
+    rng = random.Random(seed)
+    forward_us, backward_us = rng.randint(500, 1500), rng.randint(1000, 3000)
+    pair_us = rng.randint(max(forward_us, backward_us), forward_us + backward_us)
+    profile = profile_of(pair_us, forward_us, backward_us, saved_bytes=10**6)
+    limit = rng.choice(("none", "25MB", "30MB", "40MB"))
+    plan = solved(profile, mem_limit=limit)
+    for one in published(profile):
+        fits = limit == "none" or max(one.claim.peak_bytes) <= int(limit[:-2]) * 10**6
+        assert not fits or plan.claim.makespan_us <= one.claim.makespan_us
+    plan.check()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"runtime": "torch"},
+        {"runtime": "torchtitan"},
+        {"runtime": "megatron"},
+        {"data_parallel": 2},
+        {"versions": "stash"},
+    ],
+)
+def test_what_cannot_run_pairs_gets_none(options: dict[str, object]) -> None:
+    plan = solved(profile_of(pair_us=2200), deterministic=False, **options)
+    assert not plan.schedule().overlapped
+
+
+def test_a_search_on_one_placement_and_partition_takes_its_families_alone() -> None:
+    profile = profile_of(pair_us=2200)
+    sizes = [1, 3, 2, 2]
+    plan = solved(profile, placement="v", partition=sizes)
+    assert plan.partition == tuple(sizes)
+    names = {name for name in families() if plan.claim.found_by.startswith(f"{name}:overlap")}
+    assert not plan.schedule().overlapped or names == {"dualpipe-v"}
+
+
+def test_better_plans_are_told_and_each_bound_can_be_proven() -> None:
+    told: list[Plan] = []
+    plan = solved(profile_of(pair_us=2200), on_improvement=told.append)
+    times = [each.claim.makespan_us for each in told]
+    assert times == sorted(times, reverse=True)
+    assert told[-1].programs == plan.programs
+    for each in told:
+        assert each.schedule().overlapped
+        found = reprove(each, each.check()[1], SolveOptions(time_limit_s=1, workers=1))
+        assert found.verdict == ProofVerdict.PROVEN
