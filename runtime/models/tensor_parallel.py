@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Replicate, _random
+from torch.distributed.tensor import DTensor, Replicate, Shard, _random
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -68,6 +68,7 @@ def divide_layers(layers: Iterable[nn.Module], group: DeviceMesh, address: str |
                 f"{type(layer).__name__}; divide the layer in place, as parallelize_module does"
             )
         _check_whole(layer, address, shapes)
+        _check_equal(layer, address)
         _make_equal(layer, group)
 
 
@@ -112,6 +113,24 @@ def _check_whole(layer: nn.Module, address: str, before: Mapping[str, tuple[int,
                 f"{list(after[name])} in place of {list(before[name])}; divide it as a DTensor, as "
                 f"parallelize_module does, so that norms and checkpoints know the whole"
             )
+
+
+def _check_equal(layer: nn.Module, address: str) -> None:
+    """Refuse shards of different sizes, whose heads and transfers would not fit each other.
+
+    Raises:
+        SynthError: names the first of them.
+    """
+    for name, tensor in (*layer.named_parameters(), *layer.named_buffers()):
+        if not isinstance(tensor, DTensor):
+            continue
+        for placement, parts in zip(tensor.placements, tensor.device_mesh.shape, strict=True):
+            if isinstance(placement, Shard) and tensor.shape[placement.dim] % parts:
+                raise SynthError(
+                    f"{address} divides {name} of a {type(layer).__name__}, of shape "
+                    f"{list(tensor.shape)}, over {parts} processes in unequal parts; give a number "
+                    f"of processes that divides {tensor.shape[placement.dim]}, or leave it whole"
+                )
 
 
 def _divide_built_in(layer: nn.Module, group: DeviceMesh) -> None:

@@ -1,11 +1,13 @@
 """The division of a model of transformers over processes, as its own tensor-parallel plan says.
 
 The plan names matrices by patterns of the whole model, such as `model.layers.*.self_attn.q_proj`,
-each with a style: by columns, by rows, or by columns with the output gathered.
+each with a style: by columns, by rows, by columns with the output gathered, or by rows with the
+input split. Norms of this process's heads have a style of their own, whose gradients are summed.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from torch import nn
 from torch.distributed.tensor import Replicate
@@ -14,6 +16,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 from synth.errors import SynthError
 
 from .cut.piece import Piece
+from .summed_gradients import SummedGradients
 
 
 def transformers_plan(piece: Piece, size: int) -> Mapping[str, ParallelStyle] | None:
@@ -35,27 +38,40 @@ def transformers_plan(piece: Piece, size: int) -> Mapping[str, ParallelStyle] | 
             pattern = re.sub(r"\.\d+(?=\.|$)", ".*", piece.original_name(name))
             if pattern in styles:
                 found[name] = _style(pattern, styles[pattern], module, size)
-    if found:
+    if any(isinstance(style, ColwiseParallel) and not _gathers(style) for style in found.values()):
         _check_heads(origin.config, size)
     return found
 
 
+def _gathers(style: ColwiseParallel) -> bool:
+    """True if the whole output is on each process, so that heads need not be divided."""
+    return any(each.is_replicate() for each in style.output_layouts)
+
+
 def _style(pattern: str, style: str, module: nn.Module, size: int) -> ParallelStyle:
+    if style == "replicated_with_grad_allreduce":
+        return SummedGradients()
     if style not in _WIDTHS or not isinstance(module, nn.Linear):
         raise SynthError(
             f"the model's own plan divides {pattern} in the style {style}, which synth does not "
             f"know; give --parallelize FILE.py:FUNCTION, which divides a layer over a mesh"
         )
     check_divides(size, f"{_WIDTHS[style]} of {pattern}", getattr(module, _WIDTHS[style]))
-    if style == "rowwise":
-        return RowwiseParallel()
-    return ColwiseParallel(output_layouts=Replicate()) if "gather" in style else ColwiseParallel()
+    return _STYLES[style]()
 
 
 _WIDTHS = {
     "colwise": "out_features",
     "colwise_gather_output": "out_features",
     "rowwise": "in_features",
+    "rowwise_split_input": "in_features",
+}
+
+_STYLES: Mapping[str, Callable[[], ParallelStyle]] = {
+    "colwise": ColwiseParallel,
+    "colwise_gather_output": partial(ColwiseParallel, output_layouts=Replicate()),
+    "rowwise": RowwiseParallel,
+    "rowwise_split_input": partial(RowwiseParallel, input_layouts=Replicate()),
 }
 
 

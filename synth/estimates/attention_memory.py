@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from synth.estimates.layout import AttentionKernel, Layout, Precision, Software
+from synth.estimates.layout import AttentionKernel, Layout, Software
 from synth.estimates.model_shape import ModelShape
 
 _BF16, _FLOAT32 = 2, 4
@@ -42,7 +42,7 @@ class AttentionBytes:
         if (latent := shape.latent) is not None:
             compressed = 2 * latent.query_rank + 2 * latent.key_value_rank + latent.rope
             inner += _BF16 * layout.sharded_tokens * compressed
-        is_narrow = layout.precision is not Precision.BF16
+        is_narrow = software.saves_narrow(layout.precision)
         out = whole_out / 2 if is_narrow else whole_out
         forward = 0.0
         if software.attention is AttentionKernel.UNFUSED:

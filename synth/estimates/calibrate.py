@@ -13,8 +13,8 @@ from synth.errors import SynthError
 from synth.estimates.calibration import Calibration, Residual
 from synth.estimates.device import device_of
 from synth.estimates.estimated_profile import Estimator
-from synth.estimates.factors import PRIOR, Factors, software_of
-from synth.estimates.fit import ROW, StepParts, fit
+from synth.estimates.factors import PRIOR, SCATTER_OF_EXPERTS, Factors, software_of
+from synth.estimates.fit import ROW, StepParts, are_dense, fit
 from synth.estimates.layout import Layout, Sharding
 from synth.estimates.model_config import model_of
 from synth.estimates.published import PROGRAM, PublishedRun, published_runs, run_of
@@ -141,7 +141,8 @@ def representative(rows: Sequence[StepParts], count: int) -> list[StepParts]:
     Measured times do not matter for the choice. Each next row makes the mean variance of the
     predicted times, with the prior's, as small as it can be (I-optimal design; Fedorov 1972).
     """
-    system = np.diag(np.array(PRIOR) ** -2) * ROW**2
+    deviation = ROW if are_dense(rows) else SCATTER_OF_EXPERTS
+    system = np.diag(np.array(PRIOR) ** -2) * deviation**2
     every = np.array([_shares(row) for row in rows])
     left, chosen = list(rows), []
     for _ in range(min(count, len(left))):

@@ -104,21 +104,18 @@ def _qwen2_moe(given: ConfigValues) -> dict[str, Any]:
     """With a shared expert, and a gate of it."""
     sizes = _qwen2(given)
     experts = _experts_of_qwen(given, given.number("shared_expert_intermediate_size"))
-    return sizes | {"experts": experts, "further": sizes["hidden"]}
+    return sizes | {"experts": experts.replace(further=sizes["hidden"])}
 
 
 def _experts_of_qwen(given: ConfigValues, shared: int = 0) -> Experts:
-    dense = given.values("mlp_only_layers")
-    if dense != list(range(len(dense))):
-        raise given.refuse("mlp_only_layers that are not the first ones")
-    if given.number("decoder_sparse_step", default=1) != 1:
-        raise given.refuse("a decoder_sparse_step above 1")
+    dense, numbers = given.values("mlp_only_layers"), range(given.number("num_hidden_layers"))
+    every = given.number("decoder_sparse_step", default=1)
     return Experts(
         count=given.number("num_experts", "num_local_experts"),
         per_token=given.number("num_experts_per_tok"),
         ffn=given.number("moe_intermediate_size"),
         shared_ffn=shared,
-        first_layer=len(dense),
+        dense=tuple(at for at in numbers if at in dense or (at + 1) % max(1, every)),
     )
 
 
@@ -153,26 +150,17 @@ def _smollm3(given: ConfigValues) -> dict[str, Any]:
     return _llama(given) | {"tied": given.flag("tie_word_embeddings", True)}
 
 
-def _with_norm_biases(sizes: dict[str, Any]) -> dict[str, Any]:
-    """Add the biases of norms, in a model whose matrices have none."""
-    hidden = sizes["hidden"]
-    more = {"further": sizes["further"] + sizes["norms"] * hidden, "further_ends": hidden}
-    return sizes | more
-
-
 def _nemotron(given: ConfigValues) -> dict[str, Any]:
     """MLPs without a gate; norms with biases."""
-    sizes = _llama(given) | {"gated": False, "norms": 2}
-    return _with_norm_biases(sizes)
+    return _llama(given) | {"gated": False, "norm_vectors": 2}
 
 
 def _stablelm(given: ConfigValues) -> dict[str, Any]:
     norms = 1 if given.flag("use_parallel_residual") else 2
     if given.flag("qk_layernorm"):
         raise given.refuse("a qk_layernorm")
-    sizes = _decoder(given) | {"norms": norms, "further": 0}
-    sizes["attention_biases"] = given.flag("use_qkv_bias")
-    return _with_norm_biases(sizes)
+    biases = given.flag("use_qkv_bias")
+    return _decoder(given) | {"norms": norms, "norm_vectors": 2, "attention_biases": biases}
 
 
 def _plain(given: ConfigValues) -> dict[str, Any]:
@@ -220,7 +208,7 @@ def _falcon(given: ConfigValues) -> dict[str, Any]:
     else:
         kv_heads = 1 if given.flag("multi_query", True) else heads
     given.share(heads, "num_attention_heads", kv_heads, "num_kv_heads")
-    sizes = {
+    return {
         "layers": given.number("num_hidden_layers", "n_layer"),
         "hidden": hidden,
         "ffn": given.number("ffn_hidden_size", default=4 * hidden),
@@ -232,9 +220,8 @@ def _falcon(given: ConfigValues) -> dict[str, Any]:
         "gated": False,
         "biases": given.flag("bias"),
         "norms": norms,
-        "further": 0,
+        "norm_vectors": 2,
     }
-    return sizes if sizes["biases"] else _with_norm_biases(sizes)
 
 
 def _deepseek(given: ConfigValues) -> dict[str, Any]:
@@ -246,16 +233,71 @@ def _deepseek(given: ConfigValues) -> dict[str, Any]:
         rope=given.number("qk_rope_head_dim"),
         value=given.number("v_head_dim"),
     )
+    mtp = given.number("num_nextn_predict_layers", default=0)
+    experts = _experts_of_deepseek(given)
+    return _decoder(given) | {"latent": latent, "experts": experts, "mtp_layers": mtp}
+
+
+def _experts_of_deepseek(given: ConfigValues, shared: int = 0) -> Experts:
+    """Dense layers first; `shared` experts of each token if a config has no number of them."""
     width = given.number("moe_intermediate_size")
-    experts = Experts(
+    first = given.number("first_k_dense_replace", default=0)
+    return Experts(
         count=given.number("n_routed_experts"),
         per_token=given.number("num_experts_per_tok"),
         ffn=width,
-        shared_ffn=width * given.number("n_shared_experts", default=0),
-        first_layer=given.number("first_k_dense_replace", default=0),
+        shared_ffn=width * given.number("n_shared_experts", default=shared),
+        dense=tuple(range(min(first, given.number("num_hidden_layers")))),
     )
-    mtp = given.number("num_nextn_predict_layers", default=0)
-    return _decoder(given) | {"latent": latent, "experts": experts, "mtp_layers": mtp}
+
+
+def _glm4_moe(given: ConfigValues) -> dict[str, Any]:
+    """As DeepSeek-V3's layers, with attention of grouped heads."""
+    return _decoder(given) | {
+        "experts": _experts_of_deepseek(given, shared=1),
+        "head_norms": given.flag("use_qk_norm"),
+        "mtp_layers": given.number("num_nextn_predict_layers", default=0),
+    }
+
+
+def _cohere(given: ConfigValues) -> dict[str, Any]:
+    """Attention and MLP beside each other behind one norm."""
+    sizes = _llama(given)
+    sizes["further"] += _olmo2(given)["further"] if given.flag("use_qk_norm") else 0
+    return sizes | {"norms": 1, "tied": given.flag("tie_word_embeddings", True)}
+
+
+def _olmo(given: ConfigValues) -> dict[str, Any]:
+    """Norms without parameters."""
+    return _llama(given) | {"norm_vectors": 0}
+
+
+def _gptj(given: ConfigValues) -> dict[str, Any]:
+    """One norm; the MLP, norms and the head have biases, and attention has rotary embeddings."""
+    sizes = _gpt2(given) | {"positions": 0, "norms": 1, "norm_vectors": 2}
+    return sizes | {
+        "biases": False,
+        "mlp_biases": True,
+        "further_ends": sizes["vocab"],
+        "tied": given.flag("tie_word_embeddings"),
+        "dropout": given.is_above_zero("resid_pdrop", "attn_pdrop"),
+    }
+
+
+def _mpt(given: ConfigValues) -> dict[str, Any]:
+    """No biases, and no embeddings of positions; transformers has no other width than 4h."""
+    hidden, heads = given.number("d_model"), given.number("n_heads")
+    return {
+        "layers": given.number("n_layers"),
+        "hidden": hidden,
+        "ffn": 4 * hidden,
+        "heads": heads,
+        "kv_heads": heads,
+        "head_dim": given.share(hidden, "d_model", heads, "n_heads"),
+        "vocab": given.number("vocab_size"),
+        "gated": False,
+        "tied": given.flag("tie_word_embeddings", True),
+    }
 
 
 def _gpt2(given: ConfigValues) -> dict[str, Any]:
@@ -317,6 +359,12 @@ KINDS: dict[str, Callable[[ConfigValues], dict[str, Any]]] = {
     "qwen3_moe": _qwen3_moe,
     "deepseek_v2": _deepseek,
     "deepseek_v3": _deepseek,
+    "kimi_k2": _deepseek,
+    "cohere": _cohere,
+    "glm4_moe": _glm4_moe,
+    "gptj": _gptj,
+    "mpt": _mpt,
+    "olmo": _olmo,
     "bert": _bert,
     "gpt2": _gpt2,
     "bloom": _bloom,

@@ -7,8 +7,16 @@ from synth.errors import SynthError
 from synth.units import shown
 
 
+class MissingValue(SynthError):
+    """A config leaves out a value that its model needs."""
+
+
 class ConfigValues:
-    """A config's values."""
+    """A config's values.
+
+    Attributes:
+        source: what they are, for errors.
+    """
 
     def __init__(self, values: Mapping[str, Any], source: str) -> None:
         # Models of several modalities keep their language model in a part of the config.
@@ -16,7 +24,7 @@ class ConfigValues:
         if not isinstance(text, Mapping | None):
             raise SynthError(f"{source}: text_config is {shown(text)}; an object is needed")
         self._values = {**values, **(text or {})}
-        self._source = source
+        self.source = source
 
     @property
     def kind(self) -> str:
@@ -24,7 +32,7 @@ class ConfigValues:
         kind = self._values.get("model_type")
         if not isinstance(kind, str):
             raise SynthError(
-                f"{self._source} has no model_type, so it is no config of a model; give a "
+                f"{self.source} has no model_type, so it is no config of a model; give a "
                 f"config.json as Hugging Face's library writes it, or the name of a known model"
             )
         return kind
@@ -36,27 +44,27 @@ class ConfigValues:
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 31:
-                raise SynthError(f"{self._source}: {name} is {shown(value)}; a count is needed")
+                raise SynthError(f"{self.source}: {name} is {shown(value)}; a count is needed")
             return value
         if default is None:
-            raise SynthError(f"{self._source} has no {names[0]}, which a {self.kind} model needs")
+            raise MissingValue(f"{self.source} has no {names[0]}, which a {self.kind} model needs")
         return default
 
     def share(self, total: int, of: str, count: int, by: str) -> int:
         """A total divided by a count, without a rest."""
         if not count or total % count:
-            raise SynthError(f"{self._source}: {of} {total} is no multiple of {by} {count}")
+            raise SynthError(f"{self.source}: {of} {total} is no multiple of {by} {count}")
         return total // count
 
     def refuse(self, what: str) -> SynthError:
         """An error about the config."""
-        return SynthError(f"{self._source} has {what}, which is not estimated")
+        return SynthError(f"{self.source} has {what}, which is not estimated")
 
     def flag(self, name: str, default: bool = False) -> bool:
         """A value that is true or false."""
         value = self._values.get(name)
         if not isinstance(value, bool | None):
-            raise SynthError(f"{self._source}: {name} is {shown(value)}; true or false is needed")
+            raise SynthError(f"{self.source}: {name} is {shown(value)}; true or false is needed")
         return default if value is None else value
 
     def has(self, name: str) -> bool:
@@ -67,7 +75,7 @@ class ConfigValues:
         """A list; empty if it is not there."""
         found = self._values.get(name)
         if not isinstance(found, list | None):
-            raise SynthError(f"{self._source}: {name} is {shown(found)}; a list is needed")
+            raise SynthError(f"{self.source}: {name} is {shown(found)}; a list is needed")
         return found or []
 
     def is_above_zero(self, *names: str) -> bool:

@@ -12,7 +12,7 @@ from synth.errors import SynthError
 from synth.estimates.calibration import factors_of
 from synth.estimates.collectives import collective_us, neighbour_link
 from synth.estimates.device import Device
-from synth.estimates.factors import KINDS, SOFTWARE, Factors, software_of
+from synth.estimates.factors import KINDS, SCATTER_OF_EXPERTS, SOFTWARE, Factors, software_of
 from synth.estimates.layer_ops import LayerOps
 from synth.estimates.layout import Layout, Precision, Recompute, Sharding, Software
 from synth.estimates.memory import ActivationBytes, MemoryOf, States
@@ -35,10 +35,6 @@ from synth.records.record import describe
 NAMED_SOFTWARE = "megatron"
 
 DEFAULT_OPTIMIZER = OptimizerSpec.parse("adamw+master+float32-gradients")
-
-# Of steps of models with experts: the root mean square of the logarithms of estimate over measured
-# time, under the shipped factors, of 63 published runs (`python -m benchmarks.estimates`).
-_SCATTER_OF_EXPERTS = 0.32
 
 # Of bytes: the largest error of the published peaks (`python -m benchmarks.estimates`), and of
 # other kinds of layouts, of which none is published, a guess.
@@ -191,7 +187,7 @@ class Estimator:
         shares = (totals.matmul_us, totals.memory_us, totals.communication_us)
         times = [value * us for value, us in zip(self.factors.values, shares, strict=True)]
         whole = sum(times) or 1.0
-        least = 0.0 if self.shape.experts is None else _SCATTER_OF_EXPERTS
+        least = 0.0 if self.shape.experts is None else SCATTER_OF_EXPERTS
         listed = zip(KINDS, self.factors.values, self.factors.deviations, times, strict=True)
         return Estimate(
             factors={
@@ -221,9 +217,8 @@ class Estimator:
 
     def _listed(self) -> list[tuple[str, str]]:
         """The names of the layers, with the kinds that they share."""
-        dense = self.shape.dense_layers
         blocks = [
-            (f"block.{number}", "block" if number < dense else "moe_block")
+            (f"block.{number}", "block" if self.shape.is_dense(number) else "moe_block")
             for number in range(self.shape.layers)
         ]
         mtp = [(f"mtp.{number}", "mtp") for number in range(self.shape.mtp_layers)]
@@ -282,7 +277,7 @@ class Estimator:
             time_us={op: Timing.exactly(us) for op, us in times.items()},
             parameter_bytes=states.parameter_bytes,
             gradient_bytes=states.gradient_bytes,
-            optimizer_bytes=states.optimizer_bytes,
+            optimizer_bytes=states.optimizer_bytes + states.cast_bytes,
             output_bytes=passed,
             saved_bytes=round(held.saved),
             saved_w_bytes=round(held.saved_for_w),

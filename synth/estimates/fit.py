@@ -20,6 +20,10 @@ from synth.estimates.rates import best_efficiency
 # Standard deviation of a row about a fit: repeated steps of one run differ less, layouts more.
 ROW = 0.05
 
+# Those among which that of rows with experts is chosen, whose kernels and exchanges differ
+# between releases of a program, and in what a row does not say.
+_ROWS_OF_EXPERTS = (0.05, 0.07, 0.1, 0.14, 0.2, 0.28, 0.4)
+
 # Of few rows the scatter is that of other programs, as if so many rows had shown it.
 _USUAL_SCATTER, _USUAL_ROWS = 0.1, 3
 
@@ -84,14 +88,14 @@ def fit(rows: Sequence[StepParts], calibration: str | None = None) -> Factors:
     parts = np.array([row.parts_us for row in rows])
     fixed = np.array([row.fixed_us for row in rows])
     measured = np.array([row.run.measured_us for row in rows])
-    prior = np.array(PRIOR)
+    prior, deviation = np.array(PRIOR), _deviation(rows)
     logarithms = np.zeros(len(prior))
     least = min(0.0, np.log(best_efficiency(rows[0].run.step.estimator.device) / _MOST_EFFICIENT))
     for _ in range(_ITERATIONS):
         each = parts * np.exp(logarithms)
         total = fixed + each.sum(axis=1)
-        slopes = each / total[:, None] / ROW
-        short = -np.log(total / measured) / ROW
+        slopes = each / total[:, None] / deviation
+        short = -np.log(total / measured) / deviation
         system = slopes.T @ slopes + np.diag(prior**-2)
         wanted = slopes.T @ short - logarithms / prior**2
         change = np.linalg.solve(system, wanted)
@@ -103,9 +107,38 @@ def fit(rows: Sequence[StepParts], calibration: str | None = None) -> Factors:
     # The rows less the parameters that they determine (Bishop 2006, equation 3.91).
     determined = np.trace(np.linalg.solve(system, slopes.T @ slopes))
     squares = left @ left + _USUAL_ROWS * _USUAL_SCATTER**2
-    scatter = max(ROW, float(np.sqrt(squares / (len(rows) - determined + _USUAL_ROWS))))
-    deviations = np.sqrt(np.diag(np.linalg.inv(system))) * scatter / ROW
+    scatter = max(deviation, float(np.sqrt(squares / (len(rows) - determined + _USUAL_ROWS))))
+    deviations = np.sqrt(np.diag(np.linalg.inv(system))) * scatter / deviation
     deviations = np.minimum(deviations, prior)
     base = Factors(calibration=calibration).at(logarithms)
     matmul, memory, communication = deviations.tolist()
     return Factors(base.values, (matmul, memory, communication), calibration, scatter)
+
+
+def are_dense(rows: Sequence[StepParts]) -> bool:
+    """True of rows of models without experts."""
+    return all(row.run.dense for row in rows)
+
+
+def _deviation(rows: Sequence[StepParts]) -> float:
+    """Return the standard deviation of the logarithms of rows about a fit.
+
+    Of models with experts the one under which the rows are most likely before any factor is known
+    (the evidence of Bishop 2006, section 3.5): rows that disagree as no factors explain have a
+    large one, and do not pull the factors far.
+    """
+    if are_dense(rows):
+        return ROW
+    parts = np.array([row.parts_us * row.factors.values for row in rows])
+    totals = parts.sum(axis=1) + np.array([row.fixed_us for row in rows])
+    errors = np.log(totals / np.array([row.run.measured_us for row in rows]))
+    slopes = parts / totals[:, None] * np.array(PRIOR)
+    common = slopes @ slopes.T
+
+    def cost(deviation: float) -> float:
+        covariance = common + deviation**2 * np.eye(len(rows))
+        return float(
+            np.linalg.slogdet(covariance)[1] + errors @ np.linalg.solve(covariance, errors)
+        )
+
+    return min(_ROWS_OF_EXPERTS, key=cost)

@@ -216,7 +216,7 @@ class LayerOps:
         queries, length = layout.seq_len / layout.context, layout.seq_len
         is_fused = self.software.attention is not AttentionKernel.UNFUSED
         near = min(shape.window, length) if shape.window else length
-        local = near - near**2 / (2 * length) if shape.window else length / 2
+        local = near / 2 if shape.chunked else near - near**2 / (2 * length)
         keys = shape.window_layers * local + (1 - shape.window_layers) * length / 2
         if not (is_fused and shape.causal):
             keys = length
@@ -275,7 +275,8 @@ class LayerOps:
         self._pointwise(work, 4 * moved, 4 * moved, 6)
         group = layout.group(layout.expert, 1, self.ranks_per_node)
         copies = experts.per_token if self.software.sends_once else 1
-        work.both([GroupExchange(ExchangeKind.ALL_TO_ALL, moved, *group, copies)] * 2)
+        shown = (1 - self.software.hidden_experts) * moved
+        work.both([GroupExchange(ExchangeKind.ALL_TO_ALL, shown, *group, copies)] * 2)
 
     def _tensor_exchange(self, work: Work) -> None:
         """The exchanges of tensor parallelism before and after a pair of matrices."""

@@ -72,6 +72,10 @@ class Software(Record):
         waits_for_sends: interleaved 1F1B waits for its transfers between stages.
         sends_once: a token is sent once to each rank that has experts for it, as by DeepEP; else
             once for each expert.
+        hidden_experts: share of the exchange of experts that compute of another micro-batch hides.
+        saves_casts: matrices of narrow factors save their inputs for W as they were cast, and keep
+            casts of their weights from the first micro-batch of a step on, straight and turned
+            (Transformer Engine's `is_first_microbatch`); else they cast again (torchao).
         stops_early: a layer is recomputed up to the last result that B needs, as PyTorch's
             checkpoints without re-entrance are.
         host_us: that the host takes to launch F and B of a layer with experts, one after another;
@@ -85,9 +89,15 @@ class Software(Record):
     overlaps_gradients: bool = True
     traffic: float = Field(default=1.0, ge=0.1, le=10)
     waits_for_sends: bool = False
+    saves_casts: bool = True
     stops_early: bool = False
     sends_once: bool = False
+    hidden_experts: float = Field(default=0.0, ge=0, le=1)
     host_us: float = Field(default=0.0, ge=0, le=1e6)
+
+    def saves_narrow(self, precision: Precision) -> bool:
+        """True if inputs of matrices are saved in less than bfloat16."""
+        return self.saves_casts and precision is not Precision.BF16
 
 
 class Layout(Record):

@@ -17,6 +17,10 @@ from synth.profile.optimizer import OptimizerSpec
 
 _BF16, _FLOAT32, _INT64 = 2, 4, 8
 
+# Of an element of a matrix in narrow dtypes, straight and turned; of float4 with a scale of a byte
+# for 16 of them.
+_CAST_TWICE = {Precision.FP8: 2.0, Precision.FP4: 1.125}
+
 
 @dataclass(frozen=True)
 class States:
@@ -26,6 +30,7 @@ class States:
         shared: parameters of the rank before they are sharded, of all but experts.
         experts: those of its experts.
         kept: the share of them whose optimizer state is on the rank.
+        cast_bytes: of weights that are kept in a narrow dtype beside the parameters.
     """
 
     parameter_bytes: int
@@ -34,6 +39,13 @@ class States:
     shared: float
     experts: float
     kept: float
+    cast_bytes: int = 0
+
+    @property
+    def static_bytes(self) -> int:
+        """All that is there between the steps, or between the micro-batches of a step."""
+        own = self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
+        return own + self.cast_bytes
 
     @property
     def whole_bytes(self) -> float:
@@ -79,14 +91,15 @@ class MemoryOf:
     @cached_property
     def _row(self) -> int:
         """Of an element of a matrix's input, as it is saved for W."""
-        return _BF16 if self.layout.precision is Precision.BF16 else 1
+        return 1 if self.software.saves_narrow(self.layout.precision) else _BF16
 
-    def states(self, shared: float, experts: float = 0.0) -> States:
+    def states(self, shared: float, experts: float = 0.0, narrow: float = 0.0) -> States:
         """The states of parameters, whose numbers are those of the rank.
 
         Args:
             shared: that all data-parallel ranks have.
             experts: that only those with the same experts have.
+            narrow: of both, those of matrices with narrow factors.
         """
         number = shared + experts
         kept = 1.0
@@ -103,7 +116,14 @@ class MemoryOf:
             shared,
             experts,
             kept,
+            self._cast_bytes(narrow),
         )
+
+    def _cast_bytes(self, narrow: float) -> int:
+        """Of casts of weights that are kept; of weights that are gathered none are."""
+        precision, is_gathered = self.layout.precision, self.layout.sharding is Sharding.FSDP
+        is_kept = self.software.saves_narrow(precision) and not is_gathered
+        return round(_CAST_TWICE[precision] * narrow) if is_kept else 0
 
     def of(self, kind: str) -> tuple[States, ActivationBytes]:
         """Of a kind of layer: embedding, block, moe_block, mtp or head."""
@@ -126,7 +146,8 @@ class MemoryOf:
             # Each rank has at least a head of keys and one of values.
             more = max(0, layout.tensor - shape.kv_heads)
             split += 2 * more * shape.head_dim * shape.hidden
-        return self.states(split / layout.tensor + replicated, experts / layout.expert)
+        shared, own = split / layout.tensor + replicated, experts / layout.expert
+        return self.states(shared, own, shared + own - shape.wide_parameters(dense=dense))
 
     def decoder(self, *, dense: bool) -> ActivationBytes:
         """Of a decoder layer, under the layout's recomputation unless that is of whole layers.
@@ -177,7 +198,7 @@ class MemoryOf:
         each = kept(products(self.shape, layout, dense=dense))
         needed = sum(product.output_bytes for product in each if product.is_needed)
         other = sum(product.output_bytes for product in each if not product.is_needed)
-        if layout.precision is Precision.BF16:
+        if not self.software.saves_narrow(layout.precision):
             needed += attention.out
         scattered = self.boundary if layout.tensor > 1 and layout.sequence else 0
         experts = None if dense or layout.expert == 1 else self.shape.experts
@@ -223,7 +244,9 @@ class MemoryOf:
         shape, layout = self.shape, self.layout
         own, held = self.decoder_states(dense=False), self.decoder(dense=False)
         projection = 2 * shape.hidden**2 / layout.tensor
-        states = self.states(own.shared + projection + 3 * shape.norm_parameters, own.experts)
+        shared = own.shared + projection + 3 * shape.norm_parameters
+        narrow = own.shared + own.experts - shape.wide_parameters(dense=False) + projection
+        states = self.states(shared, own.experts, narrow)
         _, head = self.head()
         between = layout.sharded_tokens * shape.hidden
         joined = 2 * self._row * between

@@ -11,12 +11,12 @@ from pydantic import ValidationError
 
 from synth.errors import SynthError
 from synth.estimates.config_kinds import KINDS
-from synth.estimates.config_values import ConfigValues
+from synth.estimates.config_values import ConfigValues, MissingValue
 from synth.estimates.given_file import read_object
 from synth.estimates.model_shape import ModelShape
+from synth.estimates.module_shape import completed, module_shape
 from synth.records.field_types import PlainText
 from synth.records.record import Record, describe
-from synth.units import shown
 
 _DATA = "data"
 
@@ -92,13 +92,16 @@ def shape_of(config: Mapping[str, Any], name: str) -> ModelShape:
     """
     given = ConfigValues(config, f"the config of {name}")
     read = KINDS.get(given.kind)
-    if read is None:
-        raise SynthError(
-            f"the config of {name} is of a {shown(given.kind)} model, whose layers are not known; "
-            f"known: {', '.join(sorted(KINDS))}"
-        )
     try:
-        return ModelShape(name=name, **read(given))
+        if read is None:
+            return module_shape(name, config, given)
+        try:
+            return ModelShape(name=name, **read(given))
+        except MissingValue:
+            if not given.has("hidden_size") or not given.has("num_hidden_layers"):
+                raise  # a config says these in any case
+            whole = ConfigValues(completed(config, given), given.source)
+            return ModelShape(name=name, **read(whole))
     except ValidationError as error:
         reasons = [line.strip().removeprefix("(file): ") for line in describe(error).splitlines()]
         raise SynthError(f"the config of {name} is no model: {'; '.join(reasons)}") from None

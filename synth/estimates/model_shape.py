@@ -26,17 +26,18 @@ class LatentAttention(Record):
 
 
 class Experts(Record):
-    """The experts of the layers from `first_layer` on; the layers before are dense.
+    """The experts of all layers but the `dense` ones, which are given by number.
 
     `ffn` is the width of an expert, `shared_ffn` that of all experts together that every token
-    goes through (0: none).
+    goes through (0: none), `further` other biases of such a layer, and vectors.
     """
 
     count: _Size
     per_token: _Size
     ffn: _Size
     shared_ffn: _Count = 0
-    first_layer: _Count = 0
+    further: _Count = 0
+    dense: tuple[_Count, ...] = ()
 
     @model_validator(mode="after")
     def _enough(self) -> Self:
@@ -68,11 +69,15 @@ class ModelShape(Record):
     mlp_biases: bool = Field(default=False, description="of the matrices of MLPs")
     head_norms: bool = Field(default=False, description="norms of the queries and keys of a head")
     norms: _Size = 2
+    norm_vectors: Annotated[int, Field(ge=0, le=2)] = Field(
+        default=1, description="scale and bias of a norm; 0: norms count as `further`"
+    )
     positions: _Count = Field(default=0, description="learned positions; 0: rotary or none")
     dropout: bool = False
     causal: bool = Field(default=True, description="attends to no later tokens")
     window: _Count = Field(default=0, description="tokens that a local layer attends to; 0: all")
     window_layers: float = Field(default=0.0, ge=0, le=1, description="share of local layers")
+    chunked: bool = Field(default=False, description="windows begin every `window` tokens")
     latent: LatentAttention | None = None
     experts: Experts | None = None
     mtp_layers: _Count = 0
@@ -89,36 +94,51 @@ class ModelShape(Record):
         """The elements of a head's value."""
         return self.head_dim if self.latent is None else self.latent.value
 
-    @property
-    def dense_layers(self) -> int:
-        """The layers without experts, which come first."""
-        return self.layers if self.experts is None else min(self.layers, self.experts.first_layer)
+    def is_dense(self, layer: int) -> bool:
+        """True of a layer without experts, which is given by number."""
+        return self.experts is None or layer in self.experts.dense
 
     @property
-    def attention_parameters(self) -> int:
-        """Of the attention of a layer, with the norms in it."""
+    def dense_layers(self) -> int:
+        """The number of layers without experts."""
+        return sum(self.is_dense(layer) for layer in range(self.layers))
+
+    @property
+    def attention_elements(self) -> int:
+        """Of the matrices of a layer's attention."""
         hidden, heads = self.hidden, self.heads
         if (latent := self.latent) is not None:
             rank, key_value = latent.query_rank, latent.key_value_rank
             query = heads * self.query_dim
-            queries = rank * (hidden + query + 1) if rank else hidden * query
-            down = hidden * (key_value + latent.rope) + key_value
+            queries = rank * (hidden + query) if rank else hidden * query
+            down = hidden * (key_value + latent.rope)
             up = key_value * heads * (latent.nope + latent.value)
             return queries + down + up + heads * latent.value * hidden
-        queries, keys = heads * self.head_dim, self.kv_heads * self.head_dim
-        inner = queries + 2 * keys
+        return 2 * hidden * (heads + self.kv_heads) * self.head_dim
+
+    @property
+    def attention_parameters(self) -> int:
+        """Of the attention of a layer, with the norms in it."""
+        if (latent := self.latent) is not None:
+            return self.attention_elements + latent.query_rank + latent.key_value_rank
+        inner = (self.heads + 2 * self.kv_heads) * self.head_dim
         biases = inner if self.biases or self.attention_biases else 0
         norms = 2 * self.head_dim if self.head_norms else 0
-        return hidden * (inner + queries) + biases + (hidden if self.biases else 0) + norms
+        return self.attention_elements + biases + (self.hidden if self.biases else 0) + norms
+
+    def wide_parameters(self, *, dense: bool) -> int:
+        """Of a layer, those of norms and of the router, which are never in narrow dtypes."""
+        found = self.norms * self.norm_parameters + self.further
+        if self.experts is not None and not dense:
+            found += self.hidden * self.experts.count + self.experts.further
+        return found
 
     def replicated_parameters(self, *, dense: bool) -> int:
         """Of a layer, those that every rank of tensor parallelism has whole.
 
         Norms, the router, and the down projections of latent attention.
         """
-        found = self.norms * self.norm_parameters + self.further
-        if self.experts is not None and not dense:
-            found += self.hidden * self.experts.count
+        found = self.wide_parameters(dense=dense)
         if (latent := self.latent) is not None:
             rank, key_value = latent.query_rank, latent.key_value_rank
             found += rank * (self.hidden + 1) + self.hidden * (key_value + latent.rope) + key_value
@@ -139,7 +159,7 @@ class ModelShape(Record):
     @property
     def norm_parameters(self) -> int:
         """Of a norm: its scale, and its bias if there are any."""
-        return self.hidden * (2 if self.biases else 1)
+        return self.hidden * (2 if self.biases else self.norm_vectors)
 
     def layer_parameters(self, *, dense: bool) -> int:
         """Of a whole decoder layer.
@@ -153,7 +173,7 @@ class ModelShape(Record):
         shared = self.experts.shared_ffn
         router = self.hidden * self.experts.count
         more = self.mlp_parameters(shared) if shared else 0
-        return own + router + more + self.expert_parameters
+        return own + router + more + self.expert_parameters + self.experts.further
 
     @property
     def embedding_parameters(self) -> int:
@@ -176,6 +196,14 @@ class ModelShape(Record):
             + (self.layers - dense) * self.layer_parameters(dense=False)
             + self.head_parameters
         )
+
+    @property
+    def parameters_of_a_token(self) -> int:
+        """Of those, without the experts that a token does not go through."""
+        if (experts := self.experts) is None:
+            return self.parameters
+        idle = (experts.count - experts.per_token) * self.mlp_parameters(experts.ffn)
+        return self.parameters - (self.layers - self.dense_layers) * idle
 
 
 def gpt(

@@ -11,7 +11,7 @@ from synth.profile.layer_profile import LayerProfile, Timing
 # Share of the exchange of experts that is hidden while F and BW run at once: fitted to the only two
 # published runs that differ in this alone (rows 200 and 201 of `published.csv`: 1663 and 1862
 # tokens/s per GPU of Qwen3-235B-A22B on 256 H100).
-_EXCHANGE_HIDDEN = 0.33
+EXCHANGE_HIDDEN = 0.33
 
 
 def with_pair(
@@ -36,6 +36,6 @@ def with_pair(
         return layer
     hidden_us = min(to_hide[0], max(0.0, backward_us - to_hide[1]))
     hidden_us += min(to_hide[1], max(0.0, forward_us - to_hide[0]))
-    pair_us = forward_us + backward_us - _EXCHANGE_HIDDEN * hidden_us
+    pair_us = forward_us + backward_us - EXCHANGE_HIDDEN * hidden_us
     pair_us = min(max(pair_us, host_us), forward_us + backward_us)
     return layer.replace(pair_us=Timing.exactly(round(pair_us, 3)))

@@ -18,6 +18,7 @@ from synth.estimates.factors import Factors, software_of
 from synth.estimates.layout import Layout, Precision, Recompute, Sharding, Software
 from synth.estimates.model_config import model_names, model_of
 from synth.estimates.model_shape import Experts, LatentAttention, ModelShape
+from synth.estimates.pairs import EXCHANGE_HIDDEN
 from synth.estimates.rates import read_table
 from synth.estimates.training_step import TrainingStep, micro_batches_of
 from synth.profile.optimizer import OptimizerSpec
@@ -92,12 +93,17 @@ def _software(row: Mapping[str, str]) -> Software:
     """The training program, with what a note says of it."""
     found = software_of(row.get("software") or PROGRAM.get(row.get("stack", ""), "megatron"))
     note = (row.get("note") or "").lower()
-    if row.get("device", "").startswith("gb") and found == software_of("megatron"):
-        return software_of("megatron-graphs")  # as NVIDIA's recipes on Grace hosts
+    recipe = row.get("recipe") or ""
+    has_graphs = row.get("device", "").startswith("gb")  # as NVIDIA's recipes on Grace hosts
+    if found == software_of("megatron") and (has_graphs or "graphs" in recipe):
+        found = software_of("megatron-graphs")
+    if recipe:
+        hidden = EXCHANGE_HIDDEN if "overlap" in recipe else 0.0
+        found = found.replace(sends_once="alltoall" not in recipe, hidden_experts=hidden)
     if row.get("stack") == "megatron-ci":
         return found.replace(overlaps_gradients=True)
-    if "deepep" in note or note == "a2a":
-        found = found.replace(sends_once=note != "a2a")
+    if "deepep" in note:
+        found = found.replace(sends_once=True)
     if "eager" in note:
         return found.replace(traffic=2.0)
     if "async tp" in note or "asynctp" in note.replace("enabling asynctp", ""):
@@ -260,7 +266,7 @@ class _PublishedRow(_Row):
         family = next((each for each in known if name.startswith(each)), None)
         heads, hidden = self.number("heads"), self.number("hidden")
         base = None if family is None else model_of(family)
-        is_oss = name.startswith("gpt-oss")
+        is_oss, note = name.startswith("gpt-oss"), self._row.get("note") or ""
         of_gpt = ("gpt", "megatron", "mpt", "zb-", "mt-nlg", "bloom")
         is_gpt = not is_oss and any(word in name for word in of_gpt)
         is_gated = not is_gpt and "nemotron" not in name
@@ -287,7 +293,7 @@ class _PublishedRow(_Row):
             dropout=is_gpt and "mpt" not in name,
             latent=_LATENT if is_latent else None,
             experts=self._experts(name),
-            mtp_layers=1 if name == "deepseek-v3" else 0,
+            mtp_layers=1 if name == "deepseek-v3" and "w/o MTP" not in note else 0,
             **(oss if is_oss else {}),
         )
 
@@ -306,7 +312,7 @@ class _PublishedRow(_Row):
             per_token=self.number("topk"),
             ffn=ffn,
             shared_ffn=shared * ffn,
-            first_layer=dense,
+            dense=tuple(range(dense)),
         )
 
     def layout(self) -> Layout:

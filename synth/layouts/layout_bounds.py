@@ -45,10 +45,7 @@ def _exceeds(question: LayoutQuestion, groups: Layout, ranks: int) -> bool:
         "head": 0 if shape.tied else 1,
     }
     states = {kind: estimator.states(kind) for kind, count in counts.items() if count}
-    total = sum(
-        counts[kind] * (one.parameter_bytes + one.gradient_bytes + one.optimizer_bytes)
-        for kind, one in states.items()
-    )
+    total = sum(counts[kind] * one.static_bytes for kind, one in states.items())
     return total > ranks * question.cap_bytes
 
 

@@ -26,7 +26,7 @@ def legal_layouts(question: LayoutQuestion) -> Iterator[RunLayout]:
                 continue
             for groups in _groups(question, tensor, context, data, ranks):
                 with suppress(SynthError):  # the model or the runtime does not admit the sizes
-                    question.check_groups(groups)
+                    question.check_groups(groups, ranks)
                     yield from _with_rounds(question, groups, ranks)
 
 

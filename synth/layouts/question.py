@@ -110,14 +110,14 @@ class LayoutQuestion:
         """Tokens per second of one device."""
         return self.global_batch * self.seq_len / (step_us * 1e-6) / self.gpus
 
-    def check_groups(self, groups: Layout) -> None:
-        """Refuse sizes that the model or the runtime does not admit.
+    def check_groups(self, groups: Layout, ranks: int) -> None:
+        """Refuse sizes that the model or the runtime does not admit on so many pipeline ranks.
 
         Raises:
             SynthError: says what is given and what is needed.
         """
         groups.check(self.shape)
-        check_on_runtime(self.allowed.runtime, self.shape, groups)
+        check_on_runtime(self.allowed.runtime, self.shape, groups, ranks, self.optimizer)
 
     def check(self, layout: RunLayout) -> None:
         """Refuse a layout that does not go with the question.
@@ -126,7 +126,7 @@ class LayoutQuestion:
             SynthError: says what is given and what is needed.
         """
         groups = layout.groups
-        self.check_groups(groups)
+        self.check_groups(groups, layout.ranks)
         if layout.gpus != self.gpus:
             raise SynthError(
                 f"{layout.words} has tp × cp × pp × dp = {layout.gpus} devices, and there are "

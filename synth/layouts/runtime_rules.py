@@ -1,24 +1,43 @@
 """What a layout needs beside the sizes that the estimate admits: the rules of training programs."""
 
 from synth.errors import SynthError
-from synth.estimates.layout import Layout, Recompute, Sharding
+from synth.estimates.layout import Layout, Precision, Recompute, Sharding
 from synth.estimates.model_shape import ModelShape
 from synth.plan.runtimes import Runtime
+from synth.profile.optimizer import OptimizerSpec
+
+_FLOAT8_EXPERTS = (
+    "torchtitan has products of experts in float8 neither with a pipeline nor with context "
+    "parallelism"
+)
 
 
-def check_on_runtime(runtime: Runtime, shape: ModelShape, groups: Layout) -> None:
+def left_out(runtime: Runtime, shape: ModelShape, precision: Precision) -> str | None:
+    """Return what a program lacks so that layouts with a pipeline are left out; None: nothing."""
+    is_torchtitan = runtime == Runtime.TORCHTITAN
+    if is_torchtitan and shape.experts is not None and precision is Precision.FP8:
+        return f"{_FLOAT8_EXPERTS}: only layouts with pp=1 and cp=1 count; --dtype bf16 has others"
+    return None
+
+
+def check_on_runtime(
+    runtime: Runtime, shape: ModelShape, groups: Layout, ranks: int, optimizer: OptimizerSpec
+) -> None:
     """Refuse a layout that a training program does not run.
 
     Megatron-LM's `--use-torch-fsdp2` goes neither with expert parallelism nor with a tied
-    embedding. torchtitan applies FSDP2 to the ranks of context parallelism, and its experts are
-    shared by whole groups of tensor and context parallelism, and by the ranks that share
-    parameters. With context parallelism every rank has two pieces of a sequence, so that causal
+    embedding, and reduces gradients in the dtype of parameters. torchtitan applies FSDP2 to the
+    ranks of context parallelism, and its experts are shared by whole groups of tensor and context
+    parallelism, and by the ranks that share parameters; in float8 it has them in one stage alone
+    (0.2.2). With context parallelism every rank has two pieces of a sequence, so that causal
     attention is shared equally.
 
     Args:
         runtime: the program.
         shape: the model.
         groups: the sizes.
+        ranks: of the pipeline.
+        optimizer: with the dtype of its gradients.
 
     Raises:
         SynthError: says what is given and what is needed.
@@ -33,6 +52,11 @@ def check_on_runtime(runtime: Runtime, shape: ModelShape, groups: Layout) -> Non
     if runtime == Runtime.MEGATRON and is_fsdp and (groups.expert > 1 or shape.tied):
         kind = "expert parallelism" if groups.expert > 1 else "a tied embedding"
         raise SynthError(f"Megatron-LM has no FSDP with {kind}; give sharding=zero1")
+    if runtime == Runtime.MEGATRON and is_fsdp and optimizer.float32_gradients:
+        raise SynthError(
+            f"Megatron-LM's FSDP2 keeps and reduces gradients in bfloat16; the optimizer is "
+            f"{optimizer}: give adamw+master, or sharding=zero1"
+        )
     if runtime == Runtime.TORCHTITAN:
         if groups.context > 1 and groups.sharding is Sharding.NONE:
             raise SynthError(
@@ -40,11 +64,16 @@ def check_on_runtime(runtime: Runtime, shape: ModelShape, groups: Layout) -> Non
                 f"sharding=none is given with cp={groups.context}; give sharding=zero1"
             )
         if shape.experts is not None:
-            _check_experts_of_torchtitan(groups)
+            _check_experts_of_torchtitan(groups, ranks)
 
 
-def _check_experts_of_torchtitan(groups: Layout) -> None:
+def _check_experts_of_torchtitan(groups: Layout, ranks: int) -> None:
     within = groups.tensor * groups.context
+    if groups.precision is Precision.FP8 and (ranks > 1 or groups.context > 1):
+        raise SynthError(
+            f"{_FLOAT8_EXPERTS}, and pp={ranks} and cp={groups.context} are given; give both as 1, "
+            f"or --dtype bf16"
+        )
     if groups.expert == 1 and groups.tensor > 1:
         raise SynthError(
             f"torchtitan shares experts by expert parallelism where there is tensor parallelism, "

@@ -21,7 +21,8 @@ def priced_in_megatron(question: LayoutQuestion, layout: RunLayout) -> Iterator[
     groups, software = layout.groups, question.software
     yield from _optimizer_of_megatron(question.optimizer)
     if groups.sharding is Sharding.FSDP:
-        yield from _fsdp_of_megatron(question.optimizer)
+        yield "--use-torch-fsdp2 --no-gradient-accumulation-fusion --ckpt-format torch_dist"
+        yield "--untie-embeddings-and-output-weights"
     else:
         yield from _shared_states_of_megatron(question, layout)
     if software.hidden_tensor and groups.tensor > 1 and groups.sequence:
@@ -80,17 +81,6 @@ def _shared_states_of_megatron(question: LayoutQuestion, layout: RunLayout) -> I
             yield "--overlap-param-gather"
 
 
-def _fsdp_of_megatron(optimizer: OptimizerSpec) -> Iterator[str]:
-    """Yield the options of FSDP2, to which Megatron-LM gives no dtype to reduce gradients in."""
-    if optimizer.float32_gradients:
-        raise SynthError(
-            f"Megatron-LM's FSDP2 keeps and reduces gradients in bfloat16; the optimizer is "
-            f"{optimizer}: give adamw+master, or sharding=zero1"
-        )
-    yield "--use-torch-fsdp2 --no-gradient-accumulation-fusion --ckpt-format torch_dist"
-    yield "--untie-embeddings-and-output-weights"
-
-
 def _optimizer_of_megatron(optimizer: OptimizerSpec) -> Iterator[str]:
     """Yield the options of an optimizer, of which Megatron-LM's default is Adam in float32.
 
@@ -128,7 +118,7 @@ def priced_in_torchtitan(question: LayoutQuestion, layout: RunLayout) -> tuple[l
     training = ['mixed_precision_param = "bfloat16"', 'mixed_precision_reduce = "float32"']
     sections = [["[compile]", "enable = true", 'components = ["model", "loss"]']]
     if precision is Precision.FP8:
-        sections += _float8_of_torchtitan(question, layout)
+        sections += _float8_of_torchtitan(question)
     return training, *sections
 
 
@@ -141,21 +131,12 @@ def priced_in_torchtitans_parallelism(question: LayoutQuestion, layout: RunLayou
         yield 'expert_parallel_comm_backend = "deepep"'
 
 
-def _float8_of_torchtitan(question: LayoutQuestion, layout: RunLayout) -> list[list[str]]:
-    """Return the sections of float8, whose products of experts have rules of their own (0.2.2).
-
-    Raises:
-        SynthError: the layout does not admit these.
-    """
+def _float8_of_torchtitan(question: LayoutQuestion) -> list[list[str]]:
+    """Return the sections of float8, which products of experts have beside the others (0.2.2)."""
     linear, grouped = "quantize.linear.float8", "quantize.grouped_mm.float8"
     if question.shape.experts is None:
         names, left = f'"{linear}"', '"output"'
     else:
-        if layout.ranks > 1 or layout.groups.context > 1:
-            raise SynthError(
-                "torchtitan has products of experts in float8 neither with a pipeline nor with "
-                "context parallelism; give --dtype bf16"
-            )
         names, left = f'"{linear}", "{grouped}"', '"output", "router.gate"'
     sections = [["[model]", f"converters = [{names}]"], [f"[{linear}]", f"filter_fqns = [{left}]"]]
     if question.shape.experts is not None:

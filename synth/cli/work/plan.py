@@ -11,6 +11,7 @@ from synth.cli.progress.interrupt import Interrupted, OutOfTime, run_interruptib
 from synth.cli.progress.line import current_line
 from synth.errors import ExitCode, SynthError
 from synth.layouts.answer import LayoutAnswer
+from synth.layouts.runtime_rules import left_out
 from synth.options.deadline import Deadline
 from synth.options.layout_task import read_layout_task
 from synth.units import format_us
@@ -36,6 +37,8 @@ def work(request: PlanRequest) -> None:
         f"{asked.shape.name} on {asked.gpus} × {asked.device.title}, {asked.global_batch} "
         f"sequences of {asked.seq_len} tokens; {task.limit.explanation}"
     )
+    if reason := left_out(asked.allowed.runtime, asked.shape, asked.precision):
+        talk(reason)
     progress, stop = _Progress(), threading.Event()
     search = task.search(deadline.left_of(given.time_limit), stop, progress)
 

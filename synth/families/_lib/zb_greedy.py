@@ -23,6 +23,7 @@ from synth.families._lib.activations import activation_bytes, growth_bytes
 from synth.families._lib.family import Programs, Setting
 from synth.op_kinds import OpKind
 from synth.schedule.ops import Op
+from synth.units import format_bytes
 
 F, B, W = OpKind.F, OpKind.B, OpKind.W
 
@@ -191,9 +192,10 @@ class _Greedy:
         """Run W's until an op of this kind fits into the limit."""
         while self.held_bytes[rank] + self.needs[rank][kind] > self.limits[rank]:
             if not self._has_w(rank):
+                room = max(0, self.limits[rank])  # below 0 where the weights alone exceed it
                 raise SynthError(
-                    f"{self.name} cannot run {kind} of stage {rank} within {self.limits[rank]} "
-                    f"bytes of activations; it needs room for one micro-batch at least"
+                    f"{self.name} cannot run {kind} of stage {rank} within {format_bytes(room)} "
+                    f"of activations; it needs room for one micro-batch at least"
                 )
             self._put(rank, W)
 

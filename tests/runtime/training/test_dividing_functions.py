@@ -75,6 +75,14 @@ def unseeded():
 def drawn_anew():
     return [nn.Embedding(128, 8), Unseeded(), Loss()]
 
+class Narrow(Mlp):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 7), nn.Linear(7, 8)
+
+def narrow():
+    return [nn.Embedding(128, 8), Narrow(), Loss()]
+
 def counted():
     return [nn.Embedding(128, 8), Counted(), Loss()]
 
@@ -127,6 +135,7 @@ def measure(rank: int, size: int, model: str, address: str | None) -> tuple[str,
         ("counted", "nothing", "no parameter of any layer is divided, so each process"),
         ("counted", "slice_buffer", "made mean of a Counted a plain tensor of shape [2] in place"),
         ("counted", "drop", "drop removed up.bias of a Counted; divide the tensors that"),
+        ("narrow", "divide", "divides up.weight of a Narrow, of shape [7, 8], over 2 processes in"),
         ("centred", "divide", "'Centred.1', as it is divided, has another value of buffer mean on"),
     ],
 )
@@ -196,13 +205,56 @@ def test_a_model_of_transformers_is_divided_by_its_own_plan(
         assert losses == pytest.approx(wanted, rel=1e-5)
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+@pytest.mark.parametrize(
+    ("kind", "architecture", "divided", "whole"),
+    [
+        # Norms of the queries and keys of a process's heads stay whole.
+        ("qwen3", "Qwen3ForCausalLM", 2 * 16 * 16 + 2 * 16 * 8 + 3 * 16 * 24, 2 * 16 + 2 * 4),
+        # The outputs of packed matrices are gathered, so that each process has all heads.
+        ("phi3", "Phi3ForCausalLM", 2 * 16 * 16 + 2 * 16 * 8 + 3 * 16 * 24, 2 * 16),
+    ],
+)
+def test_head_norms_and_packed_columns_are_divided_as_the_plan_says(
+    pool: GlooPool,
+    tmp_path: Path,
+    text: Path,
+    kind: str,
+    architecture: str,
+    divided: int,
+    whole: int,
+    schedule: str,
+) -> None:
+    more = {"model_type": kind, "architectures": [architecture], "pad_token_id": 0}
+    more |= {"head_dim": 4} if kind == "qwen3" else {}
+    found, _ = pool.run(measure, 2, hugging_face(tmp_path, **more), None)[0]
+    profile = Profile.from_json(found)
+    layer = profile.layer_profiles["model.layers.0"]
+    assert layer.parameter_bytes == 4 * (divided // 2 + whole)
+    path, single = tmp_path / "plan.json", tmp_path / "single.json"
+    without_groups(saved(profile, schedule, path)).save(single)
+    options = ways_to_train(text, model=profile.workload.model)
+    wanted = pool.run(train, 2, single, options)[0][0]
+    for losses, _ in pool.run(train, 4, path, options):
+        assert losses == pytest.approx(wanted, rel=1e-5)
+
+
+def test_packed_columns_need_no_heads_that_processes_share_equally(
+    pool: GlooPool, tmp_path: Path
+) -> None:
+    more = {"model_type": "phi3", "architectures": ["Phi3ForCausalLM"], "pad_token_id": 0}
+    sizes = {"hidden_size": 12, "num_attention_heads": 3, "num_key_value_heads": 3}
+    found, _ = pool.run(measure, 2, hugging_face(tmp_path, **more, **sizes), None)[0]
+    assert Profile.from_json(found).layer_profiles
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
         ({"num_key_value_heads": 1}, "has 1 heads of keys and values, which 2 processes"),
         ({"intermediate_size": 23}, "has 23 out_features of model.layers.*.mlp.gate_proj, which"),
-        ({"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "head_dim": 4},
-         "own plan divides model.layers.*.self_attn.q_norm in the style replicated_with_grad"),
+        ({"model_type": "mixtral", "architectures": ["MixtralForCausalLM"]},
+         "own plan divides model.layers.*.mlp.experts in the style moe_tp_experts, which synth"),
     ],
     ids=["heads", "columns", "style"],
 )  # fmt: skip

@@ -229,3 +229,18 @@ def test_a_device_of_ones_own_is_read_from_a_file(tmp_path: Path) -> None:
     path.write_text("{}")
     with pytest.raises(SynthError, match="is no device"):
         synth.estimate("llama3-8b", str(path))
+
+
+def test_rows_with_experts_that_no_factors_explain_move_them_little() -> None:
+    """As if steps with nearly the same shares of parts took 0.6, 1.6 and 1 times their estimate.
+
+    Rows that agree on 1.3 are followed.
+    """
+    rows = [run for run in published_runs() if run.stack == "simumax" and not run.dense][:3]
+
+    def fitted(*scales: float) -> Factors:
+        runs = zip(rows, scales, strict=True)
+        return fit([StepParts(replace(run, measured_us=run.step.us() * by)) for run, by in runs])
+
+    assert fitted(0.6, 1.6, 1.0).values == pytest.approx((1, 1, 1), abs=0.05)
+    assert fitted(1.3, 1.3, 1.3).values == pytest.approx((1.3, 1.15, 1.25), abs=0.1)

@@ -7,8 +7,16 @@ import pytest
 from synth.estimates.collectives import collective_us
 from synth.estimates.device import device_of
 from synth.estimates.estimated_profile import Estimator
+from synth.estimates.factors import software_of
 from synth.estimates.layer_ops import LayerOps, Work
-from synth.estimates.layout import AttentionKernel, Layout, Recompute, Sharding, Software
+from synth.estimates.layout import (
+    AttentionKernel,
+    Layout,
+    Precision,
+    Recompute,
+    Sharding,
+    Software,
+)
 from synth.estimates.memory import MemoryOf
 from synth.estimates.model_config import model_of
 from synth.estimates.model_shape import gpt
@@ -261,3 +269,22 @@ def test_the_optimizer_reads_only_its_share_of_the_gradients() -> None:
 
     # Of 34 bytes of traffic for a parameter all but 4 are shared.
     assert step_us(64) < 0.2 * step_us(1)
+
+
+def test_transformer_engine_keeps_casts_of_weights_and_torchao_wide_inputs() -> None:
+    """Two bytes an element of the matrices of a layer, and one in place of two of each input."""
+    shape, device = model_of("llama3-8b"), device_of("h100")
+    layers = {}
+    for name in ("megatron", "torchtitan"):
+        for precision in (Precision.BF16, Precision.FP8):
+            layout = Layout(seq_len=4096, tensor=2, precision=precision)
+            found = Estimator(shape, device, layout, software_of(name)).profile()
+            layers[name, precision] = found.layer_profiles["block"]
+    narrow, wide = layers["megatron", Precision.FP8], layers["megatron", Precision.BF16]
+    h, f, t = 4096, 14336, 4096
+    matrices = 2 * h * h + 2 * h * 1024 + 3 * h * f
+    assert narrow.optimizer_bytes - wide.optimizer_bytes == 2 * matrices // 2
+    # Two norms' results, attention's in bfloat16 and in float8, and the MLP's product.
+    assert wide.saved_bytes - narrow.saved_bytes == t // 2 * (2 * h + f - h)
+    same, other = layers["torchtitan", Precision.FP8], layers["torchtitan", Precision.BF16]
+    assert (same.saved_bytes, same.optimizer_bytes) == (other.saved_bytes, other.optimizer_bytes)

@@ -45,6 +45,27 @@ def test_releases_and_recipes_of_precision_are_told_apart() -> None:
     assert run_of_row(21).variant == "MXFP8, NeMo 26.06"
 
 
+def test_recipes_say_how_experts_tokens_are_exchanged() -> None:
+    """Those of Megatron-Bridge and AutoModel beside their tables."""
+    for row, once, hidden in ((54, False, 0.33), (53, False, 0.0), (1, True, 0.33), (9, True, 0.0)):
+        software = run_of_row(row).step.estimator.software
+        assert (software.sends_once, software.hidden_experts) == (once, hidden)
+    assert run_of_row(45).step.estimator.software.host_us == 0  # CUDA graphs
+    assert run_of_row(53).step.estimator.software.host_us > 0
+
+
+def test_layers_of_multi_token_prediction_are_those_that_a_run_trains() -> None:
+    assert [run_of_row(row).step.estimator.shape.mtp_layers for row in (75, 89, 117)] == [0, 1, 0]
+
+
+def test_automodels_recipes_explain_its_steps_without_a_fit() -> None:
+    """GPT-OSS shares experts between 64 ranks; pipelines are interleaved and recompute all."""
+    runs = [run for run in published_runs() if run.stack == "automodel" and not run.dense]
+    assert len(runs) == 5
+    assert run_of_row(120).step.estimator.layout.expert == 64
+    assert median(abs(run.step.us() / run.measured_us - 1) for run in runs) < 0.1
+
+
 def test_the_notes_count_the_runs_and_their_sources() -> None:
     notes = (Path(__file__).resolve().parents[3] / "notes" / "estimates.md").read_text("utf-8")
     runs = published_runs()

@@ -191,16 +191,23 @@ MOE = DECODER | {
 }
 
 
-def test_first_layers_without_experts_are_read() -> None:
-    experts = shape_of(MOE | {"mlp_only_layers": [0, 1]}, "q").experts
-    assert experts is not None and experts.first_layer == 2
+@pytest.mark.parametrize(
+    ("given", "dense"),
+    [
+        ({"mlp_only_layers": [0, 1]}, (0, 1)),
+        ({"mlp_only_layers": [3]}, (3,)),
+        ({"decoder_sparse_step": 2}, (0, 2, 4)),
+    ],
+)
+def test_layers_without_experts_are_read(given: dict[str, Any], dense: tuple[int, ...]) -> None:
+    """Of transformers' condition: no such layer, and layer + 1 a multiple of the step."""
+    experts = shape_of(MOE | {"num_hidden_layers": 6} | given, "q").experts
+    assert experts is not None and experts.dense == dense
 
 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (MOE | {"decoder_sparse_step": 2}, "decoder_sparse_step above 1"),
-        (MOE | {"mlp_only_layers": [3]}, "mlp_only_layers that are not the first"),
         (DECODER | {"model_type": "llama", "hidden_size": 4095}, "config of x: hidden_size 4095"),
         (BLOOM | {"model_type": "gpt2", "n_embd": 768, "n_head": 7}, "n_embd 768 is no multiple"),
     ],

@@ -21,7 +21,7 @@ def random_question(seed: int) -> LayoutQuestion:
             per_token=2,
             ffn=256 * rng.randint(1, 4),
             shared_ffn=rng.choice([0, 512]),
-            first_layer=rng.randint(0, 1),
+            dense=tuple(range(rng.randint(0, 1))),
         )
     shape = ModelShape(
         name=f"random-{seed}",

@@ -7,13 +7,14 @@ import pytest
 from synth.errors import SynthError
 from synth.estimates.device import device_of
 from synth.estimates.factors import software_of
-from synth.estimates.layout import Recompute, Sharding
+from synth.estimates.layout import Precision, Recompute, Sharding
 from synth.estimates.model_config import model_of
 from synth.layouts.legal import legal_layouts
 from synth.layouts.named_layout import read_layout
 from synth.layouts.question import LayoutQuestion
-from synth.layouts.runtime_rules import recomputes_layers
+from synth.layouts.runtime_rules import left_out, recomputes_layers
 from synth.plan.runtimes import Allowed, Runtime
+from synth.profile.optimizer import OptimizerSpec
 
 
 def question_of(model: str, runtime: Runtime, seq_len: int = 4096) -> LayoutQuestion:
@@ -50,8 +51,32 @@ def test_a_layout_that_the_runtime_lacks_is_refused(
     assert groups not in [one.groups for one in legal_layouts(question)]
 
 
+def test_torchtitan_has_float8_of_experts_in_one_stage_alone() -> None:
+    question = question_of("mixtral-8x7b", Runtime.TORCHTITAN)
+    narrow = replace(question, precision=Precision.FP8)
+    for text in ("pp=2", "cp=2,ep=2"):
+        assert read_layout(text, question)
+        with pytest.raises(SynthError, match="float8 neither with a pipeline nor with context"):
+            read_layout(text, narrow)
+    assert {(each.ranks, each.groups.context) for each in legal_layouts(narrow)} == {(1, 1)}
+    assert {each.ranks for each in legal_layouts(question)} > {1, 2}
+    found = left_out(Runtime.TORCHTITAN, narrow.shape, Precision.FP8)
+    assert found is not None and "only layouts with pp=1 and cp=1 count" in found
+    dense = replace(question_of("llama3-8b", Runtime.TORCHTITAN), precision=Precision.FP8)
+    assert {each.ranks for each in legal_layouts(dense)} > {1, 2}
+
+
+def test_megatron_reduces_gradients_of_fsdp_in_the_dtype_of_parameters() -> None:
+    wide = question_of("llama3-8b", Runtime.MEGATRON)
+    with pytest.raises(SynthError, match=r"give adamw\+master, or sharding=zero1"):
+        read_layout("sharding=fsdp", wide)
+    assert not any(each.groups.sharding is Sharding.FSDP for each in legal_layouts(wide))
+
+
 def test_megatron_shards_no_tied_embedding_with_fsdp() -> None:
-    question = question_of("llama3-8b", Runtime.MEGATRON)
+    question = replace(
+        question_of("llama3-8b", Runtime.MEGATRON), optimizer=OptimizerSpec.parse("adamw+master")
+    )
     tied = replace(question, shape=question.shape.replace(tied=True))
     for asked, is_there in ((question, True), (tied, False)):
         found = [one.groups.sharding is Sharding.FSDP for one in legal_layouts(asked)]
