@@ -35,10 +35,10 @@ def test_orders_and_dead_ends_are_those_of_the_plain_builder() -> None:
     names = ("linear", "v", "looped:3", "wave:2", "bidirectional-v")
     for number, name in product((16, 18), names):
         problem = candidate_of(realistic_case(number, name)).problem
-        instance = safe_memory(problem, BUFFERINGS[0])
+        instance = safe_memory(problem, BUFFERINGS[tried % 2])
         plain = list_scheduling.Builder(instance, problem.objective)
         compiled = CompiledBuilder(instance, problem.objective)
-        for rules in rng.sample(list(variants(instance)), 3):
+        for rules in rng.sample(list(variants(instance)), 8):
             for given in (rules, changed(instance, rules, rng)):
                 expected = plain.build(given)
                 assert compiled.best([given], 1) == ([] if expected is None else [expected])
