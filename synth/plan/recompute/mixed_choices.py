@@ -18,6 +18,7 @@ from synth.op_kinds import OpKind
 from synth.plan.recompute.stage_choices import (
     StageChoice,
     instance_with,
+    least_costs,
     merged_to,
     stage_choices,
 )
@@ -39,7 +40,8 @@ def bounds_of_mixtures(base: Problem) -> Spans:
         base: the problem without recomputed layers.
     """
     most = RECOMPUTE_BOUNDS.most_mixed_of_stage
-    own = [merged_to(most, choices) for choices in stage_choices(base)]
+    menus = enumerate(stage_choices(base))
+    own = [_alike_within_rank(base, s, merged_to(most, choices)) for s, choices in menus]
     seen = [
         instance_with(
             base,
@@ -48,6 +50,28 @@ def bounds_of_mixtures(base: Problem) -> Spans:
         for place in range(max(map(len, own)))
     ]
     return Spans.most(_rank_bound(seen, rank) for rank in range(base.num_ranks))
+
+
+def _alike_within_rank(
+    base: Problem, stage: int, choices: Sequence[StageChoice]
+) -> list[StageChoice]:
+    """Return choices that hold values between two stages of one rank equally long: the least.
+
+    Otherwise what one of these stages holds depends on the other one's choice.
+    """
+    least = least_costs([one.costs for one in choices])
+    untils: dict[str, OpKind] = {}
+    if _share_rank(base, stage - 1, stage):
+        untils["input_until"] = least.input_until
+    if _share_rank(base, stage, stage + 1):
+        untils["output_until"] = least.output_until
+    return [one._replace(costs=one.costs.replace(**untils)) for one in choices]
+
+
+def _share_rank(base: Problem, stage: int, after: int) -> bool:
+    """Return True if a rank holds two stages in a row of a replica; False beyond the ends."""
+    is_inside = stage >= 0 and after < base.costs.num_stages
+    return is_inside and any(ranks[stage] == ranks[after] for ranks in base.placement.ranks)
 
 
 def apart(base: Problem, stage: int, own: StageChoice) -> StageChoice:

@@ -14,7 +14,15 @@ from synth.objective import Spans
 from synth.plan.recompute.choice import bound_us, quick_bound_us
 from synth.plan.recompute.given_stages import solve_recomputing
 from synth.plan.recompute.layer_choice import with_layers
-from synth.plan.recompute.mixed_choices import _rank_bound, bounds_of_mixtures, least_span_us
+from synth.op_kinds import OpKind
+from synth.plan.recompute.mixed_choices import (
+    _rank_bound,
+    apart,
+    bounds_of_mixtures,
+    least_span_us,
+)
+from synth.plan.recompute.stage_choices import instance_with, stage_choices
+from synth.profile.layer_profile import LayerProfile
 from synth.profiles import load
 from synth.schedule.placements import placement
 from synth.solver.infeasibility import needed_bytes
@@ -102,6 +110,39 @@ def test_no_schedule_with_any_choice_is_below_the_bound(seed: int, name: str) ->
         for bound in bounds:
             assert bound.makespan_us <= found.timeline.makespan_us
             assert bound.period_us <= found.timeline.period_us
+
+
+@pytest.mark.parametrize("seed", [31, 47, 95, 164])
+def test_the_choice_of_a_stage_leaves_what_its_neighbour_on_the_rank_holds(seed: int) -> None:
+    """No mixture is above a choice for both stages, whichever of them keeps the value between.
+
+    The second stage reads its input in B only if it recomputes its first layer.
+    """
+    draw = random.Random(seed)
+
+    def layer(output: int, saved: int) -> LayerProfile:
+        one = random_layer(draw)
+        return one.replace(
+            output_bytes=output,
+            saved_bytes=draw.randint(10, saved),
+            saved_w_bytes=0,
+            rise_bytes=dict.fromkeys(one.rise_bytes, 0),
+            input_until=OpKind.F,
+            output_until=OpKind.F,
+        )
+
+    layers = [layer(3, 10), layer(3, 80), layer(300, 80), layer(3, 80), layer(3, 80), layer(3, 10)]
+    problem = problem_of(invented(layers), (1, 2, 2, 1), 8, 10**9, "v")
+    problem = replace(problem, caps_bytes=(2 * max(needed_bytes(problem)) // 5,) * 2)
+    choices = stage_choices(problem)
+    least_us = min(
+        max(_rank_bound([seen], rank).makespan_us for rank in range(2))
+        for both in product(choices[1], choices[2])
+        for seen in [
+            instance_with(problem, {s: apart(problem, s, c) for s, c in enumerate(both, 1)})
+        ]
+    )
+    assert bounds_of_mixtures(problem).makespan_us <= least_us
 
 
 def test_where_ranks_hold_many_stages_the_bound_knows_the_memory_limit() -> None:
