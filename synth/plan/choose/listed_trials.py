@@ -198,7 +198,7 @@ class ListedTrials:
         far = tuning.far_factor_of_several if is_of_several else tuning.far_factor
         far_us = far * (self.race.best_us or math.inf)
         found = builder.best(chosen, LISTED_TRIALS.evaluated)
-        found += builder.best_at_uniform_intervals(LISTED_TRIALS.evaluated)
+        found += builder.best_at_uniform_intervals(LISTED_TRIALS.evaluated, should_stop)
         best = sorted(found, key=lambda one: one.value_us)
         self._take(trial, instance, [one for one in best if one.value_us < far_us], should_stop)
 

@@ -1,6 +1,7 @@
 """List schedules made by compiled code, the same as those of `list_scheduling.Builder`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -40,23 +41,27 @@ class CompiledBuilder:
             choices: in each the rules of all copies.
             most: the number of orders returned at most.
         """
-        return _best((self._build(rules) for rules in choices), most)
+        return [_scored(one) for one in _least(map(self._build, choices), most)]
 
-    def best_at_uniform_intervals(self, most: int) -> list[ScoredOrders]:
+    def best_at_uniform_intervals(
+        self, most: int, should_stop: Callable[[], bool] = lambda: False
+    ) -> list[ScoredOrders]:
         """Return the best orders whose micro-batches begin at a uniform interval, best first.
 
         Intervals grow until the last micro-batch begins after the end of the best orders.
+
+        Args:
+            most: the number of orders returned at most.
+            should_stop: ends the search with the best so far.
         """
         found: list[_Built] = []
-        choices, best_us = uniform_rules(self.instance), None
-        for number, interval_us in enumerate(intervals_us(self.instance)):
-            is_late = best_us is not None and least_us(self.instance, interval_us) >= best_us
-            if is_late or number == UNIFORM_INTERVALS.most:
+        choices = uniform_rules(self.instance)
+        for interval_us in islice(intervals_us(self.instance), UNIFORM_INTERVALS.most):
+            is_late = found and least_us(self.instance, interval_us) >= found[0].value_us
+            if is_late or should_stop():
                 break
-            built = [self._build(rules, interval_us) for rules in choices]
-            found += [one for one in built if one is not None]
-            best_us = min((one.value_us for one in found), default=None)
-        return _best(found, most)
+            found = _least([*found, *(self._build(rules, interval_us) for rules in choices)], most)
+        return [_scored(one) for one in found]
 
     def _build(self, rules: Sequence[PriorityRule], interval_us: int = 0) -> _Built | None:
         """Schedule by rules; return None at a dead end."""
@@ -84,9 +89,8 @@ class CompiledBuilder:
         return _Built(orders, lengths, self.objective.value_us(spans))
 
 
-def _best(built: Iterable[_Built | None], most: int) -> list[ScoredOrders]:
-    found = sorted((one for one in built if one is not None), key=lambda one: one.value_us)
-    return [_scored(one) for one in found[:most]]
+def _least(built: Iterable[_Built | None], most: int) -> list[_Built]:
+    return sorted((one for one in built if one is not None), key=lambda one: one.value_us)[:most]
 
 
 def _scored(built: _Built) -> ScoredOrders:

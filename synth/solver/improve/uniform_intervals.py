@@ -27,11 +27,10 @@ def uniform_rules(instance: Instance) -> list[list[PriorityRule]]:
 def intervals_us(instance: Instance) -> Iterator[int]:
     """Yield intervals from below the work of the busiest rank on, each longer by the same share.
 
-    A copy of the stages begins its own micro-batches, so its interval is as many times as long.
+    Each replica begins one micro-batch in an interval, so the work is that of one of each.
     """
-    num_copies = sum(copy.above is None for copy in instance.copies)
     work_us = max(sum(instance[copy].work_us for copy in held) for held in instance.held)
-    interval_us = max(1.0, UNIFORM_INTERVALS.first * work_us * num_copies)
+    interval_us = max(1.0, UNIFORM_INTERVALS.first * work_us)
     while True:
         yield round(interval_us)
         interval_us *= UNIFORM_INTERVALS.ratio

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from synth.costs.partition_costs import partition_costs
 from synth.objective import Spans
+from synth.op_kinds import OpKind
 from synth.plan.recompute.choice import bound_us, quick_bound_us
 from synth.plan.recompute.given_stages import solve_recomputing
 from synth.plan.recompute.layer_choice import with_layers
-from synth.op_kinds import OpKind
 from synth.plan.recompute.mixed_choices import (
     _rank_bound,
     apart,

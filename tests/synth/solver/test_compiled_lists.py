@@ -10,6 +10,7 @@ from benchmarks.realistic_profiles import realistic_case
 from benchmarks.realistic_suite import candidate_of
 from synth.costs.costs import uniform_costs
 from synth.objective import Objective
+from synth.schedule.placements import placement
 from synth.solver.evaluate.evaluate import BUFFERINGS
 from synth.solver.improve import list_scheduling
 from synth.solver.improve.compiled_lists import CompiledBuilder
@@ -56,3 +57,25 @@ def test_the_best_of_all_rules_come_first(objective: Objective) -> None:
     found = CompiledBuilder(instance, objective).best(rules, 5)
     assert [one.value_us for one in found] == values[:5]
     assert found[0] in built
+
+
+def test_two_replicas_begin_a_micro_batch_each_in_the_time_of_both() -> None:
+    """Each of 4 ranks works 2 · 30 µs for a micro-batch of each replica; both have 8.
+
+    So an interval of 60 µs keeps all ranks busy; from 84 µs on the best order takes 678 µs.
+    """
+    where = placement("bidirectional", 4)
+    costs = uniform_costs(
+        4, forward_us=10, backward_input_us=10, backward_weight_us=10, saved_bytes=10
+    )
+    instance = safe_memory(Problem(costs, where, 16, (20,) * 4), BUFFERINGS[0])
+    builder = CompiledBuilder(instance, Objective.MAKESPAN)
+    assert builder.best_at_uniform_intervals(1)[0].value_us == 510
+
+
+def test_a_search_of_uniform_intervals_ends_when_it_is_stopped() -> None:
+    costs = uniform_costs(4, forward_us=10, backward_input_us=12, backward_weight_us=8)
+    builder = CompiledBuilder(relaxed_memory(Problem.linear(costs, 8)), Objective.MAKESPAN)
+    polls = iter((False, True))
+    first = builder.best_at_uniform_intervals(9, lambda: next(polls))
+    assert 0 < len(first) <= 3  # of the first interval
