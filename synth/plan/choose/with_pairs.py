@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from synth.errors import SynthError
 from synth.families import generate, names_on, overlapping
+from synth.objective import BoundScope
 from synth.plan.choose.candidates import Candidate, Partitioning, Ranking, SearchWatch, Trial
 from synth.plan.choose.published_cuts import baseline_of
 from synth.plan.partition.bounds import with_partition
@@ -170,7 +171,13 @@ def search_beside_pairs(
     if best is None:
         return _with_rows(search(options, watch), pairs.rows)
     least_us = rank_key(best.value_us)[1]
-    enough = ConditionalStop[Incumbent](stop, lambda one: one.lower_bound_us >= least_us)
+    searches_others = pairs.partitioning == Partitioning.SEARCHED
+
+    def is_proof(one: Incumbent) -> bool:
+        is_of_all = one.bound_scope == BoundScope.ALL or not searches_others
+        return is_of_all and one.lower_bound_us >= least_us
+
+    enough = ConditionalStop[Incumbent](stop, is_proof)
 
     def tell(incumbent: Incumbent) -> None:
         enough.watch(incumbent)
@@ -183,15 +190,26 @@ def search_beside_pairs(
     best.published = tuple(pairs.rows)
     rest = replace(options, time_limit_s=max(0.0, clock.left_s()))
     others = _with_rows(search(rest, SearchWatch(tell, enough, tell_standings)), pairs.rows)
-    return _merged(best, others, pairs.candidates[0], options, clock)
+    if not others.trials:
+        only = Trial(pairs.candidates[0], others.result.lower_bound_us, others.result)
+        others = others._replace(trials=(only,))
+    is_over = enough.is_set() or others.result.stopped_by in _ENDED
+    return _merged(best, others, options, clock, is_over=is_over)
 
 
 def _merged(
-    best: Trial, others: Ranking, first: Candidate, options: SolveOptions, clock: Clock
+    best: Trial, others: Ranking, options: SolveOptions, clock: Clock, *, is_over: bool
 ) -> Ranking:
-    """Return the better answer, and the trials of both."""
-    result = others.result
-    trials = others.trials or (Trial(first, result.lower_bound_us, result),)
+    """Return the better answer, and the trials of both.
+
+    Args:
+        best: the published schedule.
+        others: what the search for orders without pairs found.
+        options: with the gap that is good enough.
+        clock: of both.
+        is_over: that search has ended by itself, or by a bound.
+    """
+    result, trials = others.result, others.trials
     ranked = _ranked(best, trials)
     if ranked[0] is not best:
         return others._replace(result=replace(result, wall_s=clock.elapsed_s), trials=ranked)
@@ -202,7 +220,7 @@ def _merged(
         found.lower_bound_us,
         options.gap,
         is_interrupted=clock.stop.is_set(),
-        is_exhausted=result.stopped_by in _ENDED,
+        is_exhausted=is_over,
     )
     answer = replace(found, baselines=result.baselines, stopped_by=reason, wall_s=clock.elapsed_s)
     return Ranking(answer, ranked)

@@ -1,17 +1,27 @@
 """Published schedules with F and BW at once as answers of a search."""
 
 import random
+import threading
+from dataclasses import replace
 
 import pytest
 
 import synth
+from synth.costs.partition_costs import partition_costs
 from synth.families import families
 from synth.layer_times import LayerTimes
+from synth.objective import BoundScope
+from synth.plan.choose.candidates import Candidate, Partitioning, Ranking, SearchWatch
+from synth.plan.choose.with_pairs import PublishedPairs, search_beside_pairs
 from synth.plan.reprove.reproof import ProofVerdict
 from synth.plan.reprove.reprove import reprove
 from synth.profile import Profile
 from synth.schedule.files.plan_file import Plan
+from synth.schedule.placements import placement
+from synth.search.outcome import StoppedBy
 from synth.solver.options import SolveOptions
+from synth.solver.problem import Problem
+from synth.solver.solver import solve
 
 RANKS, NUMBER = 2, 6
 OVERLAPPING = ("dualpipe-v:overlap", "interleaved:2,overlap")
@@ -64,6 +74,8 @@ def test_a_published_schedule_is_the_answer_where_pairs_save_time() -> None:
     assert plan.claim.found_by in {*OVERLAPPING, "interleaved:4,overlap"}
     apart = solved(profile_of(pair_us=None))
     assert plan.claim.makespan_us < apart.claim.lower_bound_us
+    # A bound ends the search for orders without pairs, which are all slower.
+    assert plan.claim.stopped_by == StoppedBy.NOTHING_BETTER
 
 
 def test_the_bound_of_such_an_answer_is_of_the_same_ops_and_proven_again() -> None:
@@ -130,3 +142,27 @@ def test_better_plans_are_told_and_each_bound_can_be_proven() -> None:
         assert each.schedule().overlapped
         found = reprove(each, each.check()[1], SolveOptions(time_limit_s=1, workers=1))
         assert found.verdict == ProofVerdict.PROVEN
+
+
+@pytest.mark.parametrize("partitioning", Partitioning)
+def test_a_bound_of_the_partitions_tried_does_not_end_a_search_for_others(
+    partitioning: Partitioning,
+) -> None:
+    profile, where = profile_of(pair_us=2200), placement("v", RANKS)
+    costs, sizes = partition_costs(profile, (2, 2, 2, 2)), (2, 2, 2, 2)
+    problem = Problem(costs, where, NUMBER, profile=profile, partition=sizes)
+    pairs = PublishedPairs([Candidate("v", problem)], profile, partitioning)
+    ends: list[bool] = []
+
+    def search(options: SolveOptions, watch: SearchWatch) -> Ranking:
+        found = solve(problem, options)
+        told = found.as_incumbent()
+        assert told is not None and watch.on_improvement is not None
+        for scope in (BoundScope.CANDIDATES, BoundScope.ALL):
+            watch.on_improvement(replace(told, lower_bound_us=told.value_us, bound_scope=scope))
+            ends.append(watch.stop.is_set())
+        return Ranking(found, ())
+
+    options = SolveOptions(time_limit_s=1, workers=1, deterministic=True)
+    search_beside_pairs(pairs, search, options, SearchWatch(None, threading.Event()))
+    assert ends == [partitioning != Partitioning.SEARCHED, True]
