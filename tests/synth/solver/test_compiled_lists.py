@@ -66,7 +66,7 @@ def test_at_uniform_intervals_compiled_orders_are_those_of_the_plain_builder(
     plain = list_scheduling.Builder(instance, problem.objective)
     found = at_uniform_intervals(instance, plain.build, 1_000_000)
     compiled = CompiledBuilder(instance, problem.objective).best_at_uniform_intervals(10**6)
-    assert len(compiled) == len(found) > 20
+    assert len(compiled) == len(found) > 4
     assert compiled == sorted(found, key=lambda one: one.value_us)
 
 
