@@ -1,7 +1,6 @@
 """List schedules made by compiled code, the same as those of `list_scheduling.Builder`."""
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +10,7 @@ from synth.solver.evaluate.compiled import list_kernel
 from synth.solver.evaluate.list_arrays import KINDS, list_arrays
 from synth.solver.evaluate.order_arrays import Ints
 from synth.solver.improve.priority_rules import PriorityRule
-from synth.solver.improve.uniform_intervals import intervals_us, least_us, uniform_rules
+from synth.solver.improve.uniform_intervals import at_uniform_intervals
 from synth.solver.instance.instance import Instance, W
 from synth.solver.instance.timing import ScoredOrders
 from synth.solver.tuning import UNIFORM_INTERVALS
@@ -41,27 +40,12 @@ class CompiledBuilder:
             choices: in each the rules of all copies.
             most: the number of orders returned at most.
         """
-        return [_scored(one) for one in _least(map(self._build, choices), most)]
+        return _best((self._build(rules) for rules in choices), most)
 
-    def best_at_uniform_intervals(
-        self, most: int, should_stop: Callable[[], bool] = lambda: False
-    ) -> list[ScoredOrders]:
-        """Return the best orders whose micro-batches begin at a uniform interval, best first.
-
-        Intervals grow until the last micro-batch begins after the end of the best orders.
-
-        Args:
-            most: the number of orders returned at most.
-            should_stop: ends the search with the best so far.
-        """
-        found: list[_Built] = []
-        choices = uniform_rules(self.instance)
-        for interval_us in islice(intervals_us(self.instance), UNIFORM_INTERVALS.most):
-            is_late = found and least_us(self.instance, interval_us) >= found[0].value_us
-            if is_late or should_stop():
-                break
-            found = _least([*found, *(self._build(rules, interval_us) for rules in choices)], most)
-        return [_scored(one) for one in found]
+    def best_at_uniform_intervals(self, most: int) -> list[ScoredOrders]:
+        """Return the best orders whose micro-batches begin at a uniform interval, best first."""
+        most_ops = UNIFORM_INTERVALS.most_compiled_ops
+        return _best(at_uniform_intervals(self.instance, self._build, most_ops), most)
 
     def _build(self, rules: Sequence[PriorityRule], interval_us: int = 0) -> _Built | None:
         """Schedule by rules; return None at a dead end."""
@@ -89,8 +73,9 @@ class CompiledBuilder:
         return _Built(orders, lengths, self.objective.value_us(spans))
 
 
-def _least(built: Iterable[_Built | None], most: int) -> list[_Built]:
-    return sorted((one for one in built if one is not None), key=lambda one: one.value_us)[:most]
+def _best(built: Iterable[_Built | None], most: int) -> list[ScoredOrders]:
+    found = sorted((one for one in built if one is not None), key=lambda one: one.value_us)
+    return [_scored(one) for one in found[:most]]
 
 
 def _scored(built: _Built) -> ScoredOrders:
