@@ -27,11 +27,13 @@ from synth.solver.evaluate.evaluate import BUFFERINGS, evaluate_order
 from synth.solver.improve import list_scheduling
 from synth.solver.improve.compiled_lists import CompiledBuilder
 from synth.solver.improve.priority_rules import variants
+from synth.solver.improve.uniform_intervals import at_uniform_intervals
 from synth.solver.infeasibility import may_fit
 from synth.solver.instance.instance import Instance
 from synth.solver.instance.memory_models import safe_memory
 from synth.solver.instance.timing import ScoredOrders
 from synth.solver.result import judged_result
+from synth.solver.tuning import UNIFORM_INTERVALS
 
 
 class ListedTrials:
@@ -181,7 +183,10 @@ class ListedTrials:
         instance = safe_memory(problem, SMALLEST_BUFFERING)
         effort = LISTED_TRIALS.rules * instance.num_ops
         found = list_scheduling.search(instance, problem.objective, effort, 0, should_stop)
-        self._take(trial, instance, [orders for orders, _ in found[:1]], should_stop)
+        plain = list_scheduling.Builder(instance, problem.objective, should_stop)
+        uniform = at_uniform_intervals(instance, plain.build, UNIFORM_INTERVALS.most_ops)
+        best = sorted([*(orders for orders, _ in found), *uniform], key=lambda one: one.value_us)
+        self._take(trial, instance, best[: LISTED_TRIALS.evaluated], should_stop)
 
     def _list_of_several(self, trial: Trial, should_stop: Callable[[], bool]) -> None:
         """Do the same where ranks hold several stages, by the rules that are best there.

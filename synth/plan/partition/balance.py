@@ -54,14 +54,9 @@ def balance(
     Raises:
         SynthError: fewer layers than stages.
     """
-    num_layers, num_stages = len(profile.layers), placement.num_stages
+    num_stages = placement.num_stages
     is_linear = placement == Placement.linear(num_stages)
-    if num_stages > num_layers:
-        way_out = f"use 1 to {num_layers} ranks" if is_linear else "use fewer ranks or rounds"
-        raise SynthError(
-            f"{num_stages} stages asked for, the profile has {num_layers} layers; every stage "
-            f"needs one layer at least: {way_out}, or profile a deeper model"
-        )
+    _check_layers(len(profile.layers), placement)
     if profile.rank_speeds is not None:
         return UnequalRanks(profile, placement, caps_bytes).balanced(should_stop)
     table = StageCostTable(profile)
@@ -70,6 +65,19 @@ def balance(
     if is_linear:
         return _balance_linear(table, num_stages, caps_bytes, recompute, should_stop)
     return rebalance(table, placement, caps_bytes, num_micro_batches, recompute, should_stop)
+
+
+def _check_layers(num_layers: int, placement: Placement) -> None:
+    """Refuse fewer layers than stages."""
+    num_stages = placement.num_stages
+    if num_stages <= num_layers:
+        return
+    is_linear = placement == Placement.linear(num_stages)
+    way_out = f"use 1 to {num_layers} ranks" if is_linear else "use fewer ranks or rounds"
+    raise SynthError(
+        f"{num_stages} stages asked for, the profile has {num_layers} layers; every stage "
+        f"needs one layer at least: {way_out}, or profile a deeper model"
+    )
 
 
 def starting_cuts(
@@ -86,7 +94,11 @@ def starting_cuts(
 
     Args:
         should_stop: ends the local search for the latter.
+
+    Raises:
+        SynthError: fewer layers than stages.
     """
+    _check_layers(table.num_layers, placement)
     found = candidate_cuts(table, placement.num_stages)
     if (cuts := LifetimeCuts.of(table, placement, caps_bytes)) is not None:
         found.append(cuts.best(found, should_stop))

@@ -103,7 +103,7 @@ def _pop(s: _State) -> tuple[int, int]:
 def _allows(a: ListArrays, s: _State, copy: int, kind: int, above: int) -> bool:
     rank = a.copies[copy, RANK]
     room = a.headroom[rank]
-    return room == NONE or s.usage[rank] + above + a.copies[copy, PEAK + kind] <= room
+    return bool(room == NONE or s.usage[rank] + above + a.copies[copy, PEAK + kind] <= room)
 
 
 @compiled
@@ -139,7 +139,7 @@ def _fits(a: ListArrays, s: _State, copy: int, kind: int) -> bool:
             reserve = a.reserves[a.first_reserve[chain] + done]
         most = max(most, reserve)
     _count(s, copy, kind, -1)
-    return usage + most <= room
+    return bool(usage + most <= room)
 
 
 @compiled

@@ -10,7 +10,7 @@ from synth.solver.evaluate.compiled import list_kernel
 from synth.solver.evaluate.list_arrays import KINDS, list_arrays
 from synth.solver.evaluate.order_arrays import Ints
 from synth.solver.improve.priority_rules import PriorityRule
-from synth.solver.improve.uniform_intervals import intervals_us, least_us, uniform_rules
+from synth.solver.improve.uniform_intervals import at_uniform_intervals
 from synth.solver.instance.instance import Instance, W
 from synth.solver.instance.timing import ScoredOrders
 from synth.solver.tuning import UNIFORM_INTERVALS
@@ -43,20 +43,9 @@ class CompiledBuilder:
         return _best((self._build(rules) for rules in choices), most)
 
     def best_at_uniform_intervals(self, most: int) -> list[ScoredOrders]:
-        """Return the best orders whose micro-batches begin at a uniform interval, best first.
-
-        Intervals grow until the last micro-batch begins after the end of the best orders.
-        """
-        found: list[_Built] = []
-        choices, best_us = uniform_rules(self.instance), None
-        for number, interval_us in enumerate(intervals_us(self.instance)):
-            is_late = best_us is not None and least_us(self.instance, interval_us) >= best_us
-            if is_late or number == UNIFORM_INTERVALS.most:
-                break
-            built = [self._build(rules, interval_us) for rules in choices]
-            found += [one for one in built if one is not None]
-            best_us = min((one.value_us for one in found), default=None)
-        return _best(found, most)
+        """Return the best orders whose micro-batches begin at a uniform interval, best first."""
+        most_ops = UNIFORM_INTERVALS.most_compiled_ops
+        return _best(at_uniform_intervals(self.instance, self._build, most_ops), most)
 
     def _build(self, rules: Sequence[PriorityRule], interval_us: int = 0) -> _Built | None:
         """Schedule by rules; return None at a dead end."""

@@ -1,20 +1,28 @@
-"""List scheduling as a step: under the safe memory model of each buffering, evaluated exactly."""
+"""List scheduling as a step: under the safe memory model of each buffering, evaluated exactly.
+
+Micro-batches begin as soon as a rule lets them, or at a uniform interval (`uniform_intervals`).
+"""
 
 from collections.abc import Sequence
 from functools import partial
 from typing import ClassVar
 
 from synth.schedule.model import SMALLEST_BUFFERING, Buffering
+from synth.solver.evaluate.compiled import await_compiled
 from synth.solver.evaluate.evaluate import BUFFERINGS
 from synth.solver.improve import list_scheduling
+from synth.solver.improve.compiled_kernels import is_loadable
+from synth.solver.improve.compiled_lists import CompiledBuilder
 from synth.solver.improve.improver import SearchContext
+from synth.solver.improve.uniform_intervals import at_uniform_intervals
 from synth.solver.infeasibility import SERIAL
 from synth.solver.instance.instance import Instance
 from synth.solver.instance.memory_models import distinct, safe_memory
+from synth.solver.instance.timing import ScoredOrders
 from synth.solver.modulo import modulo_search
 from synth.solver.options import Part
 from synth.solver.search_state import SearchState
-from synth.solver.tuning import LIST_SCHEDULING
+from synth.solver.tuning import LIST_SCHEDULING, UNIFORM_INTERVALS
 
 
 class ListSchedulingStep:
@@ -73,12 +81,29 @@ def _run_in(state: SearchState, instance: Instance, max_ops: int, until_s: float
         lambda: state.poll() or budget.is_late(until_s),
         partial(_must_stop, state),
     )
-    if found:
-        state.pool.add(found[0][0].programs(instance))
-    for scored, _ in found[: 1 if budget.time_is_up() else LIST_SCHEDULING.orders_evaluated]:
+    orders = [scored for scored, _ in found]
+    if not budget.is_late(until_s):
+        orders += _at_uniform_intervals(state, instance)
+        orders.sort(key=lambda scored: scored.value_us)
+    if orders:
+        state.pool.add(orders[0].programs(instance))
+    for scored in orders[: 1 if budget.time_is_up() else LIST_SCHEDULING.orders_evaluated]:
         if not state.improves(scored.value_us):
             break
         state.try_programs(scored.programs(instance), "list scheduling", scored.value_us)
+
+
+def _at_uniform_intervals(state: SearchState, instance: Instance) -> list[ScoredOrders]:
+    """Return orders at uniform intervals, of more intervals if kernels are compiled.
+
+    A deterministic search waits for these.
+    """
+    objective, waits = state.problem.objective, state.budget.is_deterministic
+    if await_compiled(lambda: not waits or state.poll()) and is_loadable():
+        builder = CompiledBuilder(instance, objective)
+        return builder.best_at_uniform_intervals(LIST_SCHEDULING.orders_evaluated)
+    plain = list_scheduling.Builder(instance, objective, partial(_must_stop, state))
+    return at_uniform_intervals(instance, plain.build, UNIFORM_INTERVALS.most_ops)
 
 
 def _must_stop(state: SearchState) -> bool:

@@ -8,14 +8,51 @@ section 3); here every op still waits for its inputs, its rank and memory, so st
 and links slow.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TypeVar
 
 from synth.solver.improve.priority_rules import PriorityRule
 from synth.solver.instance.instance import Instance
 from synth.solver.tuning import UNIFORM_INTERVALS
 
 
-def uniform_rules(instance: Instance) -> list[list[PriorityRule]]:
+class _Built(Protocol):
+    """Orders with a value."""
+
+    @property
+    def value_us(self) -> int: ...
+
+
+_Orders = TypeVar("_Orders", bound=_Built)
+
+
+def at_uniform_intervals(
+    instance: Instance,
+    build: Callable[[Sequence[PriorityRule], int], _Orders | None],
+    most_ops: int,
+) -> list[_Orders]:
+    """Build orders at ever longer intervals, until the last micro-batch begins too late.
+
+    Without a memory limit there are none: nothing is gained by waiting.
+
+    Args:
+        instance: of the orders.
+        build: builds orders by rules, at an interval in µs; None at a dead end.
+        most_ops: the ops placed by all of them at most, about.
+    """
+    choices, found = _rules(instance), list[_Orders]()
+    if all(room is None for room in instance.headroom_bytes):
+        return found
+    last = max(copy.num_micro_batches for copy in instance.copies) - 1
+    for interval_us in _intervals_us(instance, most_ops // len(choices)):
+        if found and last * interval_us >= min(one.value_us for one in found):
+            break
+        built = (build(rules, interval_us) for rules in choices)
+        found += [one for one in built if one is not None]
+    return found
+
+
+def _rules(instance: Instance) -> list[list[PriorityRule]]:
     """Return the rules to try at each interval: B first, W soon, older micro-batches first."""
     found = []
     for fused, backlog, patience in UNIFORM_INTERVALS.rules:
@@ -24,20 +61,17 @@ def uniform_rules(instance: Instance) -> list[list[PriorityRule]]:
     return found
 
 
-def intervals_us(instance: Instance) -> Iterator[int]:
+def _intervals_us(instance: Instance, most_ops: int) -> Iterator[int]:
     """Yield intervals from below the work of the busiest rank on, each longer by the same share.
 
     A copy of the stages begins its own micro-batches, so its interval is as many times as long.
     """
+    tuning = UNIFORM_INTERVALS
+    ratio = max(tuning.ratio, tuning.range ** min(1.0, instance.num_ops / most_ops))
     num_copies = sum(copy.above is None for copy in instance.copies)
     work_us = max(sum(instance[copy].work_us for copy in held) for held in instance.held)
-    interval_us = max(1.0, UNIFORM_INTERVALS.first * work_us * num_copies)
-    while True:
+    interval_us = max(1.0, tuning.first * work_us * num_copies)
+    last_us = tuning.range * interval_us
+    while interval_us <= last_us:
         yield round(interval_us)
-        interval_us *= UNIFORM_INTERVALS.ratio
-
-
-def least_us(instance: Instance, interval_us: int) -> int:
-    """Return the least makespan at an interval: the last micro-batch has yet to begin."""
-    most = max(copy.num_micro_batches for copy in instance.copies)
-    return (most - 1) * interval_us
+        interval_us *= ratio

@@ -22,11 +22,14 @@ class PublishedTuning:
 class UniformIntervalsTuning:
     """List schedules whose micro-batches begin at a uniform interval."""
 
-    # The first interval as a share of the busiest rank's work for a micro-batch, the ratio of one
-    # interval to the one before, and the number of intervals at most.
+    # The first interval as a share of the busiest rank's work for a micro-batch, the last one as a
+    # multiple of the first, and the least ratio of one to the one before.
     first: float = 0.7
+    range: float = 30.0
     ratio: float = 1.06
-    most: int = 80
+    # Ops placed by all of them at most, with a larger ratio: by compiled code, and by Python.
+    most_compiled_ops: int = 1_000_000
+    most_ops: int = 12_000
     # By rule: BW instead of B, the W's that may wait, and the patience before one of them.
     rules: tuple[tuple[bool, int, float], ...] = ((True, 0, 0.0), (False, 0, 0.0), (False, 1, 0.5))
 

@@ -134,6 +134,7 @@ def test_a_newcomers_job(
     for planned, seen in zip(
         peaks["predicted_peak_bytes"], peaks["measured_peak_bytes"], strict=True
     ):
-        assert seen == pytest.approx(planned, rel=0.01)
+        # Orders depend on measured times, and so does what is in flight at once on the run.
+        assert 0.95 * planned < seen <= 1.01 * planned
     by_rank = pool.run(losses_of_torch, 2, plan.read_text(), model.__name__, function)
     assert [loss for found in by_rank for loss in found] == pytest.approx(losses, rel=1e-5)
