@@ -62,6 +62,7 @@ def test_what_does_not_execute_it_says_so(
 ) -> None:
     ended = synth(command[0], plan_path, *command[1:])
     assert ended.code != 0
+    assert ended.stderr.startswith("error:"), "it is refused before anything is computed"
     assert words in " ".join(ended.stderr.split())
 
 

@@ -117,18 +117,19 @@ class GradientReducer:
             SynthError: a copied stage has other parameters than when it was made equal to the
                 others, or a tied parameter is no longer one of its stage.
         """
-        self._check_same()
-        self._versions = [] if steps else [(p, p._version) for p in self._parameters()]
+        now = {number: list(self._stages[number].parameters()) for number in self._known}
+        self._check_same(now)
+        self._versions = [] if steps else [(p, p._version) for p in self._shared_among(now)]
         if not (steps or self._is_open):
             for tensor in self._foreign.values():
                 if tensor.requires_grad and tensor.grad is not None:
                     tensor.grad.zero_()
         self._is_open = True
 
-    def _parameters(self) -> Iterator[Tensor]:
-        """Yield the trainable parameters of this rank's stages that are copied or tied."""
-        for number in self._known:
-            for parameter in self._stages[number].parameters():
+    def _shared_among(self, trained: Mapping[int, Sequence[Tensor]]) -> Iterator[Tensor]:
+        """Yield those that are copied or tied, of the trained parameters by stage."""
+        for number, parameters in trained.items():
+            for parameter in parameters:
                 if number in self._shared.copied or id(parameter) in self._shared.tied_ids:
                     yield parameter
 
@@ -141,9 +142,9 @@ class GradientReducer:
                     f"come to differ: change it between steps"
                 )
 
-    def _check_same(self) -> None:
+    def _check_same(self, trained: Mapping[int, Sequence[Tensor]]) -> None:
         for number, known in self._known.items():
-            now = set(map(id, self._stages[number].parameters()))
+            now = set(map(id, trained[number]))
             if number in self._shared.copied and not now <= known.keys():
                 raise SynthError(
                     f"stage {number} has new parameters since the Pipeline was made, which made "

@@ -6,7 +6,7 @@ other than torch's global ones.
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -31,7 +31,7 @@ _NUM_EXACT_STEPS = 2
 class StateAtForward:
     """The state as an F found it, and the random generators as it left them."""
 
-    def __init__(self, picture: StatePicture, versions: Mapping[int, int]) -> None:
+    def __init__(self, picture: StatePicture, versions: list[int]) -> None:
         """Take what F has found, and the versions of its parameters; `close` follows it."""
         self.picture = picture
         self.versions = versions
@@ -84,6 +84,7 @@ class ForwardState:
         self._is_begun = False
         self._stand_ins: list[Tensor] | None = None
         self._trained: tuple[bool, ...] = ()
+        self._parameters: list[nn.Parameter] = []
 
     def begin(self) -> None:
         """Begin a step. What is watched is found at its first light F, if it has one."""
@@ -119,7 +120,7 @@ class ForwardState:
         """
         self._prepare()
         self._watch.refresh(*given)
-        found = StateAtForward(StatePicture(self._watch), _versions_of(self._module))
+        found = StateAtForward(StatePicture(self._watch), self._versions())
         is_exact = self._watch.watchfulness.is_exact
         with _same_parameters(self._module) if is_exact else nullcontext():
             yield found
@@ -133,7 +134,7 @@ class ForwardState:
         self._watch.refresh()
         picture = StatePicture(self._watch) if found is None else found.picture
         if found is not None:
-            _check_versions(self._module, found.versions)
+            self._check_versions(found.versions)
         with picture.again() as self._stand_ins:
             try:
                 yield
@@ -142,10 +143,28 @@ class ForwardState:
             finally:
                 self._stand_ins = None
 
+    def _versions(self) -> list[int]:
+        """Autograd's counts of changes of the trained parameters in place."""
+        return [p._version for p in self._parameters]
+
+    def _check_versions(self, before: list[int]) -> None:
+        now = self._versions()
+        if now == before:
+            return
+        changed = {id(p) for p, a, b in zip(self._parameters, now, before, strict=True) if a != b}
+        names = [name for name, p in self._module.named_parameters() if id(p) in changed]
+        raise SynthError(
+            f"the parameter {', '.join(names)} was changed between a forward and its "
+            f"recomputation, which would compute something else: update parameters after the step, "
+            f"and not in hooks"
+        )
+
     def _prepare(self) -> None:
         if self._is_begun:
             return
-        trained = tuple(p.requires_grad for p in self._module.parameters())
+        parameters = list(self._module.parameters())
+        trained = tuple(p.requires_grad for p in parameters)
+        self._parameters = [p for p in parameters if p.requires_grad]
         if trained != self._trained:
             self._watch.look_again()
         self._trained = trained
@@ -159,20 +178,6 @@ class ForwardState:
                 f"which the rest is not watched: what a forward changes there, its recomputation "
                 f"changes again; keep large data in tensors or arrays",
                 stacklevel=2,
-            )
-
-
-def _versions_of(module: nn.Module) -> dict[int, int]:
-    """By the ids of a module's trained parameters, autograd's counts of changes in place."""
-    return {id(p): p._version for p in module.parameters() if p.requires_grad}
-
-
-def _check_versions(module: nn.Module, before: Mapping[int, int]) -> None:
-    for name, parameter in module.named_parameters():
-        if before.get(id(parameter), parameter._version) != parameter._version:
-            raise SynthError(
-                f"the parameter {name} was changed between a forward and its recomputation, which "
-                f"would compute something else: update parameters after the step, and not in hooks"
             )
 
 

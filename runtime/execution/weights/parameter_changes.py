@@ -104,9 +104,12 @@ def gradient_taken(parameter: Tensor) -> SynthError:
 
 
 def _state_of(parameters: Sequence[Tensor], *, is_exact: bool) -> list[tuple[int, int, int]]:
-    digests = _digests(parameters) if is_exact else {}
+    seen = [(p._version, local_part(p).data_ptr()) for p in parameters]
+    if not is_exact:
+        return [(*state, 0) for state in seen]
+    digests = _digests(parameters)
     return [
-        (p._version, local_part(p).data_ptr(), digests.get(storage_key(p), 0)) for p in parameters
+        (*state, digests.get(storage_key(p), 0)) for state, p in zip(seen, parameters, strict=True)
     ]
 
 

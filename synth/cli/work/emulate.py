@@ -51,6 +51,7 @@ def work(plan: Path, request: EmulateRequest) -> None:
     check_replaceable(request.trace, TRACE, "--trace", request.force)
     refuse_charts(request.emulation.look_ahead, request.trace)
     checked, lowered, _ = load_checked(plan)
+    checked.check_executable()
     sizes = request.sizes
     asked = scaled(checked, times=request.times, sizes=1.0 if sizes is None else sizes)
     if sizes is None:
