@@ -187,7 +187,7 @@ def test_caps_below_one_micro_batch_are_refused() -> None:
     costs = published("zb-1.5b-p8-m24")
     one = costs.stages[0].static_bytes + costs.stages[0].saved_bytes
     with pytest.raises(
-        SynthError, match=r"cannot run F of stage 0 within \d+ .* room for one micro-"
+        SynthError, match=r"cannot run F of stage 0 within [\d.]+ GB .* room for one micro-"
     ):
         generate("zb-limit", 8, 24, costs=costs, caps_bytes=[one - 1] * 8)
 
