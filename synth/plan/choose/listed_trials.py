@@ -184,7 +184,8 @@ class ListedTrials:
         effort = LISTED_TRIALS.rules * instance.num_ops
         found = list_scheduling.search(instance, problem.objective, effort, 0, should_stop)
         plain = list_scheduling.Builder(instance, problem.objective, should_stop)
-        uniform = at_uniform_intervals(instance, plain.build, UNIFORM_INTERVALS.most_ops)
+        most_ops = UNIFORM_INTERVALS.most_ops
+        uniform = at_uniform_intervals(instance, plain.build, most_ops, should_stop)
         best = sorted([*(orders for orders, _ in found), *uniform], key=lambda one: one.value_us)
         self._take(trial, instance, best[: LISTED_TRIALS.evaluated], should_stop)
 
@@ -203,7 +204,7 @@ class ListedTrials:
         far = tuning.far_factor_of_several if is_of_several else tuning.far_factor
         far_us = far * (self.race.best_us or math.inf)
         found = builder.best(chosen, LISTED_TRIALS.evaluated)
-        found += builder.best_at_uniform_intervals(LISTED_TRIALS.evaluated)
+        found += builder.best_at_uniform_intervals(LISTED_TRIALS.evaluated, should_stop)
         best = sorted(found, key=lambda one: one.value_us)
         self._take(trial, instance, [one for one in best if one.value_us < far_us], should_stop)
 

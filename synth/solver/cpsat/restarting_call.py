@@ -61,16 +61,16 @@ def ask(
     except WorkerDied as death:
         take([f"CP-SAT's process ended without an answer: {death}"])
         left = _what_is_left(parameters, time.monotonic() - began_s, reports.deterministic_s)
-    spent_s = reports.deterministic_s
+    # Of what a worker that died did not report, a deterministic limit counts as spent.
+    limit_s, spent_s = parameters.max_deterministic_time, reports.deterministic_s
+    whole_s = limit_s if math.isfinite(limit_s) else spent_s
     if reports.is_proven or left is None or should_stop():
-        return reports.answer(spent_s)
+        return reports.answer(whole_s if left is None else spent_s)
     try:
         answer = worker_pool.solve(reports.continued(model), left, listener, should_stop)
     except WorkerDied as death:
         take([f"CP-SAT's process ended without an answer: {death}"])
-        # Their effort is not known, so all of a deterministic limit counts as spent.
-        limit_s = parameters.max_deterministic_time
-        return reports.answer(limit_s if math.isfinite(limit_s) else spent_s)
+        return reports.answer(whole_s)
     return reports.better_of(answer._replace(deterministic_s=spent_s + answer.deterministic_s))
 
 

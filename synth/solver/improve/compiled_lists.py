@@ -1,12 +1,13 @@
 """List schedules made by compiled code, the same as those of `list_scheduling.Builder`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from synth.objective import Objective, Spans
 from synth.solver.evaluate.compiled import list_kernel
+from synth.solver.evaluate.evaluate import never
 from synth.solver.evaluate.list_arrays import KINDS, list_arrays
 from synth.solver.evaluate.order_arrays import Ints
 from synth.solver.improve.priority_rules import PriorityRule
@@ -42,10 +43,13 @@ class CompiledBuilder:
         """
         return _best((self._build(rules) for rules in choices), most)
 
-    def best_at_uniform_intervals(self, most: int) -> list[ScoredOrders]:
+    def best_at_uniform_intervals(
+        self, most: int, should_stop: Callable[[], bool] = never
+    ) -> list[ScoredOrders]:
         """Return the best orders whose micro-batches begin at a uniform interval, best first."""
         most_ops = UNIFORM_INTERVALS.most_compiled_ops
-        return _best(at_uniform_intervals(self.instance, self._build, most_ops), most)
+        found = at_uniform_intervals(self.instance, self._build, most_ops, should_stop)
+        return _best(found, most)
 
     def _build(self, rules: Sequence[PriorityRule], interval_us: int = 0) -> _Built | None:
         """Schedule by rules; return None at a dead end."""

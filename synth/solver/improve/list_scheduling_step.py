@@ -83,7 +83,7 @@ def _run_in(state: SearchState, instance: Instance, max_ops: int, until_s: float
     )
     orders = [scored for scored, _ in found]
     if not budget.is_late(until_s):
-        orders += _at_uniform_intervals(state, instance)
+        orders += _at_uniform_intervals(state, instance, until_s)
         orders.sort(key=lambda scored: scored.value_us)
     if orders:
         state.pool.add(orders[0].programs(instance))
@@ -93,17 +93,23 @@ def _run_in(state: SearchState, instance: Instance, max_ops: int, until_s: float
         state.try_programs(scored.programs(instance), "list scheduling", scored.value_us)
 
 
-def _at_uniform_intervals(state: SearchState, instance: Instance) -> list[ScoredOrders]:
+def _at_uniform_intervals(
+    state: SearchState, instance: Instance, until_s: float
+) -> list[ScoredOrders]:
     """Return orders at uniform intervals, of more intervals if kernels are compiled.
 
     A deterministic search waits for these.
     """
     objective, waits = state.problem.objective, state.budget.is_deterministic
+
+    def should_stop() -> bool:
+        return state.poll() or state.budget.is_late(until_s)
+
     if await_compiled(lambda: not waits or state.poll()) and is_loadable():
         builder = CompiledBuilder(instance, objective)
-        return builder.best_at_uniform_intervals(LIST_SCHEDULING.orders_evaluated)
+        return builder.best_at_uniform_intervals(LIST_SCHEDULING.orders_evaluated, should_stop)
     plain = list_scheduling.Builder(instance, objective, partial(_must_stop, state))
-    return at_uniform_intervals(instance, plain.build, UNIFORM_INTERVALS.most_ops)
+    return at_uniform_intervals(instance, plain.build, UNIFORM_INTERVALS.most_ops, should_stop)
 
 
 def _must_stop(state: SearchState) -> bool:

@@ -30,25 +30,33 @@ def at_uniform_intervals(
     instance: Instance,
     build: Callable[[Sequence[PriorityRule], int], _Orders | None],
     most_ops: int,
+    should_stop: Callable[[], bool],
 ) -> list[_Orders]:
     """Build orders at ever longer intervals, until the last micro-batch begins too late.
 
-    Without a memory limit there are none: nothing is gained by waiting.
+    Without a memory limit there are none, as nothing is gained by waiting, and of instances that
+    are too large.
 
     Args:
         instance: of the orders.
         build: builds orders by rules, at an interval in µs; None at a dead end.
-        most_ops: the ops placed by all of them at most, about.
+        most_ops: the ops of an instance at most; those placed by all orders are about as many, or
+            a few orders'.
+        should_stop: polled before each order.
     """
     choices, found = _rules(instance), list[_Orders]()
-    if all(room is None for room in instance.headroom_bytes):
+    is_free = all(room is None for room in instance.headroom_bytes)
+    if is_free or instance.num_ops > most_ops:
         return found
     last = max(copy.num_micro_batches for copy in instance.copies) - 1
     for interval_us in _intervals_us(instance, most_ops // len(choices)):
         if found and last * interval_us >= min(one.value_us for one in found):
             break
-        built = (build(rules, interval_us) for rules in choices)
-        found += [one for one in built if one is not None]
+        for rules in choices:
+            if should_stop():
+                return found
+            if (one := build(rules, interval_us)) is not None:
+                found.append(one)
     return found
 
 
@@ -67,7 +75,8 @@ def _intervals_us(instance: Instance, most_ops: int) -> Iterator[int]:
     Each replica begins one micro-batch in an interval, so the work is that of one of each.
     """
     tuning = UNIFORM_INTERVALS
-    ratio = max(tuning.ratio, tuning.range ** min(1.0, instance.num_ops / most_ops))
+    ratio = tuning.range ** (instance.num_ops / most_ops)
+    ratio = min(tuning.most_ratio, max(tuning.ratio, ratio))
     work_us = max(sum(instance[copy].work_us for copy in held) for held in instance.held)
     interval_us = max(1.0, tuning.first * work_us)
     last_us = tuning.range * interval_us

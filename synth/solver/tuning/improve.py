@@ -23,11 +23,12 @@ class UniformIntervalsTuning:
     """List schedules whose micro-batches begin at a uniform interval."""
 
     # The first interval as a share of the busiest rank's work for a micro-batch, the last one as a
-    # multiple of the first, and the least ratio of one to the one before.
+    # multiple of the first, and the least and the largest ratio of one to the one before.
     first: float = 0.7
     range: float = 30.0
     ratio: float = 1.06
-    # Ops placed by all of them at most, with a larger ratio: by compiled code, and by Python.
+    most_ratio: float = 1.5
+    # Ops placed by all of them, about, by ratios up to that: by compiled code, and by Python.
     most_compiled_ops: int = 1_000_000
     most_ops: int = 12_000
     # By rule: BW instead of B, the W's that may wait, and the patience before one of them.

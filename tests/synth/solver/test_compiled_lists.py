@@ -13,7 +13,7 @@ from synth.costs.costs import uniform_costs
 from synth.objective import Objective
 from synth.schedule.model import SMALLEST_BUFFERING, Buffering
 from synth.schedule.placements import placement
-from synth.solver.evaluate.evaluate import BUFFERINGS, evaluate_order
+from synth.solver.evaluate.evaluate import BUFFERINGS, evaluate_order, never
 from synth.solver.improve import list_scheduling
 from synth.solver.improve.compiled_lists import CompiledBuilder
 from synth.solver.improve.priority_rules import PriorityRule, change, variants
@@ -65,7 +65,7 @@ def test_at_uniform_intervals_compiled_orders_are_those_of_the_plain_builder(
     problem = tight_v()
     instance = safe_memory(problem, buffering)
     plain = list_scheduling.Builder(instance, problem.objective)
-    found = at_uniform_intervals(instance, plain.build, 1_000_000)
+    found = at_uniform_intervals(instance, plain.build, 1_000_000, never)
     compiled = CompiledBuilder(instance, problem.objective).best_at_uniform_intervals(10**6)
     assert len(compiled) == len(found) > 4
     assert compiled == sorted(found, key=lambda one: one.value_us)
@@ -91,15 +91,17 @@ def test_intervals_stop_once_the_last_micro_batch_begins_too_late() -> None:
         asked.append(interval_us)
         return plain.build(rules, interval_us)
 
-    best_us = min(one.value_us for one in at_uniform_intervals(instance, build, 1_000_000))
+    best_us = min(one.value_us for one in at_uniform_intervals(instance, build, 1_000_000, never))
     last = problem.num_micro_batches - 1
     assert last * asked[-1] < best_us <= 1.07 * last * asked[-1]
     few = len(asked)
     asked.clear()
-    at_uniform_intervals(instance, build, 4 * instance.num_ops)
+    at_uniform_intervals(instance, build, 4 * instance.num_ops, never)
     assert 0 < len(asked) < few / 4
+    assert not at_uniform_intervals(instance, build, instance.num_ops - 1, never)
+    assert not at_uniform_intervals(instance, build, 1_000_000, lambda: True)
     free = replace(problem, caps_bytes=None)
-    assert not at_uniform_intervals(safe_memory(free, BUFFERINGS[0]), build, 1_000_000)
+    assert not at_uniform_intervals(safe_memory(free, BUFFERINGS[0]), build, 1_000_000, never)
 
 
 @pytest.mark.parametrize("objective", [Objective.MAKESPAN, Objective.PERIOD])
