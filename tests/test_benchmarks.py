@@ -15,6 +15,7 @@ from benchmarks import (
     realistic_suite,
     tables,
     tight_caps,
+    unequal_ranks,
     weight_search,
 )
 from benchmarks.solver import report
@@ -310,6 +311,18 @@ def test_realistic_pipelines_are_the_same_each_time_and_of_the_sizes_promised() 
         assert 4 <= case.num_ranks <= 16 and 8 <= case.num_micro_batches <= 64
         where = placement(case.placement, case.num_ranks)
         assert len(case.profile.layers) >= where.num_stages
+
+
+def test_unequal_ranks_are_one_slow_one_half_of_them_or_all() -> None:
+    slow = []
+    for number in range(12):
+        case = unequal_ranks.unequal_case(number)
+        assert case == unequal_ranks.unequal_case(number)
+        assert len(case.speeds) == len(case.caps_bytes) == case.pipeline.num_ranks
+        assert 0.5 <= min(case.speeds) <= max(case.speeds) <= 1
+        slow.append(sum(speed < 1 for speed in case.speeds) / len(case.speeds))
+    assert min(slow) < 0.3 < 0.5 in slow
+    assert max(slow) > 0.8
 
 
 def test_a_plan_is_worse_than_the_best_within_any_smaller_limit() -> None:

@@ -18,6 +18,7 @@ from synth.families import (
     overlapping,
     reads_times,
     variants_for,
+    vocabulary_barriers,
 )
 from synth.option_names import named
 from synth.plan.choose.candidates import SearchWatch
@@ -96,9 +97,11 @@ def compare(
     names = tuple(dict.fromkeys(map(current_name, names)))
     searches = tuple(dict.fromkeys(searches))
     # Unknown names are errors, not refusals, so all are looked up first.
-    placements = [family_placement(name, question.num_ranks) for name in names]
+    placements = {name: family_placement(name, question.num_ranks) for name in names}
+    # The stages of a divided vocabulary are not the layers' that a partition gives.
+    of_layers = [where for name, where in placements.items() if not vocabulary_barriers(name)]
     searched = [search.placement for search in searches if search.placement is not None]
-    _check_partition(question, [*placements, *searched])
+    _check_partition(question, [*of_layers, *searched])
     for name in names:
         if running.begins(name, on_begin):
             running.add_published(name)
@@ -127,7 +130,7 @@ def _check_partition(question: Question, placements: list[Placement]) -> None:
         return
     partition_costs(question.profile.replace(rank_speeds=None), sizes)
     known = sorted({where.num_stages for where in placements})
-    if len(sizes) not in known:
+    if known and len(sizes) not in known:
         raise SynthError(
             f"the partition has {len(sizes)} stages, the placements asked for have "
             f"{', '.join(map(str, known))}; give one for one of them, or none"
