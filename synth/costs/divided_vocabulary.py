@@ -120,7 +120,7 @@ def _head_part(
     rises = {kind: ceil(rise / num_ranks) for kind, rise in layer.rise_bytes.items()}
     made_in = OpKind.F if barriers == 1 else OpKind.BW
     if barriers == 1:
-        times[OpKind.F] = _sum(times[OpKind.F], times[OpKind.B])
+        times[OpKind.F] = times[OpKind.F].followed_by(times[OpKind.B])
         times[OpKind.BW] = times[OpKind.W]
         rises[OpKind.F] = max(rises[OpKind.F], rises[OpKind.B])
         rises[OpKind.BW] = rises[OpKind.W]
@@ -158,21 +158,4 @@ def _shares(layer: LayerProfile, num_ranks: int) -> dict[str, Any]:
 
 
 def _times(layer: LayerProfile, num_ranks: int) -> dict[OpKind, Timing]:
-    return {kind: _scaled(timing, 1 / num_ranks) for kind, timing in layer.time_us.items()}
-
-
-def _scaled(timing: Timing, factor: float) -> Timing:
-    return timing.replace(
-        median_us=factor * timing.median_us,
-        p10_us=factor * timing.p10_us,
-        p90_us=factor * timing.p90_us,
-    )
-
-
-def _sum(first: Timing, second: Timing) -> Timing:
-    return Timing(
-        median_us=first.median_us + second.median_us,
-        p10_us=first.p10_us + second.p10_us,
-        p90_us=first.p90_us + second.p90_us,
-        n=min(first.n, second.n),
-    )
+    return {kind: timing.divided(num_ranks) for kind, timing in layer.time_us.items()}

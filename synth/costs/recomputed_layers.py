@@ -18,7 +18,7 @@ from synth.costs.recomputation import FULL, Recomputation
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
 from synth.profile import Profile
-from synth.profile.layer_profile import LayerProfile, Timing
+from synth.profile.layer_profile import LayerProfile
 from synth.units import shown
 
 _BACKWARDS = (OpKind.B, OpKind.BW)
@@ -118,7 +118,7 @@ def _recomputed_whole(layer: LayerProfile) -> LayerProfile:
     again = layer.time_us.get(OpKind.R, layer.time_us[OpKind.F])
     times, rises = dict(layer.time_us), dict(layer.rise_bytes)
     for kind in _BACKWARDS:
-        times[kind] = _one_after_the_other(again, times[kind])
+        times[kind] = again.followed_by(times[kind])
         rebuilt_bytes = layer.saved_bytes + again_bytes
         rises[kind] = max(layer.recompute_rise_bytes, rebuilt_bytes + rises[kind])
     return layer.replace(
@@ -131,15 +131,6 @@ def _recomputed_whole(layer: LayerProfile) -> LayerProfile:
         output_until=OpKind.F,
         variants={},
         pair_us=None,
-    )
-
-
-def _one_after_the_other(first: Timing, second: Timing) -> Timing:
-    return Timing(
-        median_us=first.median_us + second.median_us,
-        p10_us=first.p10_us + second.p10_us,
-        p90_us=first.p90_us + second.p90_us,
-        n=min(first.n, second.n),
     )
 
 

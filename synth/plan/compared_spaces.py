@@ -1,4 +1,4 @@
-"""What the solver's searches of a comparison choose from: problems on the question's costs."""
+"""The search spaces of a comparison: problems on the question's costs."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -21,6 +21,9 @@ from synth.units import MOST_SUMMABLE, MOST_US
 _Bytes = Annotated[Whole, Field(ge=0, le=MOST_SUMMABLE)]
 
 
+_QUANTILES = ("median_us", "p10_us", "p90_us")
+
+
 class Timing(Record):
     """One op's time over `n` measurements; a published value has n = 1 and no spread.
 
@@ -62,6 +65,16 @@ class Timing(Record):
     def exactly(cls, time_us: float) -> Self:
         """A time that is stated, not measured here."""
         return cls(median_us=time_us, p10_us=time_us, p90_us=time_us, n=1)
+
+    def divided(self, number: int) -> Self:
+        """The time of one of so many equal parts."""
+        parts = {name: getattr(self, name) / number for name in _QUANTILES}
+        return self.replace(**parts)
+
+    def followed_by(self, other: Self) -> Self:
+        """The time of this op and of another one behind it."""
+        sums = {name: getattr(self, name) + getattr(other, name) for name in _QUANTILES}
+        return self.replace(**sums, n=min(self.n, other.n))
 
 
 # The ops of a micro-batch that are measured for each variant of a layer.

@@ -1,4 +1,4 @@
-"""What a schedule with a divided vocabulary must be besides what every schedule is."""
+"""Further rules for schedules with a divided vocabulary."""
 
 from synth.errors import SynthError
 from synth.op_kinds import MEASURED, OpKind

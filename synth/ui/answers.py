@@ -24,14 +24,14 @@ _FEW_RANKS = 8
 
 @dataclass(frozen=True)
 class FirstShown:
-    """What the page shows first, by its name in `Models`; `kind` is that of a file there."""
+    """The name in `Models` of what the page shows first, and the kind of that file."""
 
     kind: str = "profile"
     name: str | None = None
 
 
 class Answers:
-    """What the page is told of models, plans and drawn schedules."""
+    """The answers to the page's questions about models, plans and drawn schedules."""
 
     def __init__(
         self,

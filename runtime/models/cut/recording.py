@@ -18,7 +18,7 @@ from .structure import look_of
 
 
 class ForwardRecording:
-    """What has been recorded so far.
+    """The state of a recording.
 
     Attributes:
         guard: sees what depends on inputs, parameters and random numbers.

@@ -178,7 +178,7 @@ OnStandings = Callable[[Sequence[Trial]], None]
 
 
 class SearchWatch(NamedTuple):
-    """What hears of a search while it runs, and can stop it.
+    """The listeners of a search, and the event that stops it.
 
     Attributes:
         on_improvement: called with improvements, each better than all before.
@@ -193,7 +193,7 @@ class SearchWatch(NamedTuple):
 
     @property
     def of_one(self) -> tuple[OnImprovement | None, threading.Event]:
-        """What a search of one candidate takes."""
+        """The listener and the event that a search of one candidate takes."""
         return self.on_improvement, self.stop
 
 

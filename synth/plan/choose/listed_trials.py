@@ -199,9 +199,9 @@ class ListedTrials:
         instance = safe_memory(problem, BUFFERINGS[0])
         builder, rules = CompiledBuilder(instance, problem.objective), list(variants(instance))
         chosen = [rules[number] for number in LISTED_TRIALS.rules_of_several]
-        tuning = LISTED_TRIALS
-        is_of_several = self.race.has_placements
-        far = tuning.far_factor_of_several if is_of_several else tuning.far_factor
+        far = LISTED_TRIALS.far_factor
+        if self.race.has_placements:
+            far = LISTED_TRIALS.far_factor_of_several
         far_us = far * (self.race.best_us or math.inf)
         found = builder.best(chosen, LISTED_TRIALS.evaluated)
         found += builder.best_at_uniform_intervals(LISTED_TRIALS.evaluated, should_stop)

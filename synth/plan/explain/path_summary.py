@@ -71,7 +71,7 @@ class _PathOp(NamedTuple):
 
     @property
     def passed_on(self) -> frozenset[tuple[object, ...]]:
-        """What may follow on another rank as the same op: its kind and its micro-batch."""
+        """The kinds and micro-batches of the ops, by which another rank may go on with them."""
         return frozenset((op.kind, op.microbatch, op.replica) for op in self.ops)
 
     def __str__(self) -> str:

@@ -72,12 +72,7 @@ def _shared(layer: LayerProfile, num_pipelines: int, of_ties: Sequence[int]) -> 
     The shares of tied parameters and of the layer's own are rounded down each: whichever of them
     a stage counts, the sum is at most the share of the stage.
     """
-    step = layer.time_us[OpKind.STEP]
-    shared = step.replace(
-        median_us=step.median_us / num_pipelines,
-        p10_us=step.p10_us / num_pipelines,
-        p90_us=step.p90_us / num_pipelines,
-    )
+    shared = layer.time_us[OpKind.STEP].divided(num_pipelines)
     own_bytes = layer.optimizer_bytes - sum(of_ties)
     return layer.replace(
         optimizer_bytes=sum(size // num_pipelines for size in (own_bytes, *of_ties)),

@@ -58,7 +58,7 @@ class StageFlow(NamedTuple):
         return self.barriers > 0 or stage < self.num_stages - 1
 
     def inputs(self, stage: int) -> list[OfStage]:
-        """What F reads."""
+        """The tensors that F reads."""
         if not self.barriers:
             return [(ACT, stage - 1)] if stage else []
         first = self.num_parts
@@ -69,7 +69,7 @@ class StageFlow(NamedTuple):
         return [(ACT, min(stage, self.heads.start) - 1)]
 
     def gradients(self, stage: int) -> list[OfStage]:
-        """What the backward reads besides values of its own stage's F and B."""
+        """The tensors that the backward reads besides values of its own stage's F and B."""
         if not self.barriers:
             return [(GRAD, stage)] if self.has_output(stage) else []
         first, heads, has_one = self.num_parts, self.heads, self.barriers == 1
@@ -81,12 +81,12 @@ class StageFlow(NamedTuple):
         return [(ACT if has_one == is_last else GRAD, part) for part in heads]
 
     def made_forward(self, stage: int) -> list[OfStage]:
-        """What F makes for other stages."""
+        """The tensors that F makes for other stages."""
         made = [(ACT, stage)] if self.has_output(stage) else []
         return [*made, (GRAD, stage)] if self.barriers == 1 and stage in self.heads else made
 
     def made_backward(self, stage: int) -> list[OfStage]:
-        """What the backward of the input makes for other stages."""
+        """The tensors that the backward of the input makes for other stages."""
         if not self.is_part(stage):
             return [(GRAD, stage - 1)] if stage else []
         return [(GRAD, stage)] if self.barriers == 2 and stage in self.heads else []
