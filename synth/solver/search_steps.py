@@ -98,6 +98,8 @@ _BY_CPSAT = (
         lambda s: s.anneals and s.is_tiny and s.has(Part.EXACT),
         lambda _: SEARCH.brief_share,
     ),
+    # Where ranks hold several stages blocks are found soon, and annealing makes more of them.
+    _Row(Part.MODULO, lambda s: s.has(Part.MODULO) and s.holds_several, _own),
     _Row(
         Part.ANNEALING,
         lambda s: s.anneals,
@@ -119,7 +121,7 @@ _BY_CPSAT = (
         lambda s: s.has(Part.LIST_SCHEDULING) and not (s.is_small or s.is_exact_alone),
         _own,
     ),
-    _Row(Part.MODULO, _with(Part.MODULO), _own),
+    _Row(Part.MODULO, lambda s: s.has(Part.MODULO) and not s.holds_several, _own),
     _Row(BoundStep.IN_TURN, _with(Part.BOUNDS)),
     # On small problems the exact model may find more than a patient search, and where ranks hold
     # several stages long rounds of annealing do.

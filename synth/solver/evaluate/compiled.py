@@ -14,6 +14,7 @@ from synth.system.late_module import LateModule
 
 if TYPE_CHECKING:
     from synth.solver.evaluate import (
+        block_kernel,
         kernel_files,
         list_kernel,
         memory_kernel,
@@ -21,13 +22,21 @@ if TYPE_CHECKING:
         walk_kernel,
     )
 else:
-    kernel_files, list_kernel, memory_kernel, time_kernel, walk_kernel = (
+    block_kernel, kernel_files, list_kernel, memory_kernel, time_kernel, walk_kernel = (
         LateModule(f"synth.solver.evaluate.{name}")
-        for name in ("kernel_files", "list_kernel", "memory_kernel", "time_kernel", "walk_kernel")
+        for name in (
+            "block_kernel",
+            "kernel_files",
+            "list_kernel",
+            "memory_kernel",
+            "time_kernel",
+            "walk_kernel",
+        )
     )
 
 __all__ = [
     "await_compiled",
+    "block_kernel",
     "compiled",
     "kernel_files",
     "list_kernel",

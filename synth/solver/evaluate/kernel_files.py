@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from synth.solver.evaluate import (
+    block_arrays,
+    block_kernel,
     list_arrays,
     list_kernel,
     memory_kernel,
@@ -17,7 +19,7 @@ from synth.solver.evaluate import (
     walk_kernel,
 )
 
-_DISPATCHERS: tuple[Any, ...] = (walk_kernel.walk, list_kernel.build)
+_DISPATCHERS: tuple[Any, ...] = (walk_kernel.walk, list_kernel.build, block_kernel.anneal)
 
 
 def note_compiled() -> None:
@@ -48,8 +50,8 @@ def _mark() -> Path | None:
     if not hasattr(_DISPATCHERS[0], "stats") or _DISPATCHERS[0].stats.cache_path is None:
         return None
     made_by = (version("numba"), sys.version, platform.processor())
-    kernels = (time_kernel, memory_kernel, walk_kernel, list_kernel)
-    modules = (*kernels, op_table, order_arrays, list_arrays)
+    kernels = (time_kernel, memory_kernel, walk_kernel, list_kernel, block_kernel)
+    modules = (*kernels, op_table, order_arrays, list_arrays, block_arrays)
     code = b"".join(Path(str(module.__file__)).read_bytes() for module in modules)
     digest = hashlib.sha256(code + repr(made_by).encode()).hexdigest()[:16]
     return Path(_DISPATCHERS[0].stats.cache_path) / f"kernels-{digest}.compiled"

@@ -13,6 +13,7 @@ from synth.solver.improve.compiled_lists import CompiledBuilder
 from synth.solver.improve.priority_rules import variants
 from synth.solver.infeasibility import serial_schedule
 from synth.solver.instance.memory_models import relaxed_memory
+from synth.solver.modulo.building_blocks import BuildingBlocks
 from synth.solver.problem import Problem
 
 _LOGGER = logging.getLogger(__name__)
@@ -38,4 +39,5 @@ def compile_kernels() -> None:
     found.run(100, 1.0, 1.0, np.random.default_rng(0))
     instance = relaxed_memory(problem)
     CompiledBuilder(instance, problem.objective).best([next(variants(instance))], 1)
+    next(BuildingBlocks(instance, 1, 0, int, bool).run(0, 1_000))
     kernel_files.note_compiled()

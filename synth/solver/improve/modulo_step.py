@@ -1,18 +1,23 @@
-"""Offers modulo schedules of several micro-batches per interval to a search."""
+"""Offers modulo schedules to a search: of several micro-batches per interval, or building blocks."""
 
+from collections.abc import Iterator
 from itertools import takewhile
 from typing import ClassVar
 
+from synth.solver.evaluate.compiled import await_compiled
+from synth.solver.improve.compiled_kernels import is_loadable
 from synth.solver.improve.improver import SearchContext
 from synth.solver.improve.unrolling import Unrolling
 from synth.solver.instance.instance import Instance
+from synth.solver.modulo.building_blocks import BuildingBlocks
+from synth.solver.modulo.cyclic_ops import CyclicSchedule
 from synth.solver.modulo.modulo_search import applies, search
 from synth.solver.options import Part
-from synth.solver.tuning import MODULO
+from synth.solver.tuning import BUILDING_BLOCKS, MODULO
 
 
-class SeveralMicroBatches:
-    """Offers modulo schedules of several micro-batches per interval, where ranks hold one stage."""
+class ModuloScheduling:
+    """Offers the schedules of an exact model where ranks hold one stage, and else of annealing."""
 
     part: ClassVar[Part] = Part.MODULO
 
@@ -26,28 +31,66 @@ class SeveralMicroBatches:
         The share follows from the number of micro-batches and from the time spent on a short
         instance.
         """
-        unrolling, best = Unrolling(self.state), self.state.best
-        if best is None or not applies(unrolling.instance):
+        best = self.state.best
+        if best is None:
             return
+        unrolling, most_us = Unrolling(self.state), best.value_us / self._passes
+        found = (
+            self._several_micro_batches(unrolling.instance, most_us)
+            if applies(unrolling.instance)
+            else self._building_blocks(unrolling.instance, most_us)
+        )
+        for schedule in found:
+            step = -(-schedule.size // MODULO.most_unrollings)
+            rotations = (
+                schedule.unrolled(unrolling.instance, first).orders(unrolling.instance)
+                for first in range(0, schedule.size, step)
+            )
+            wanted = takewhile(lambda _: not self.state.poll(), rotations)
+            unrolling.offer_best(wanted, "modulo scheduling")
+
+    def _several_micro_batches(
+        self, instance: Instance, most_us: float
+    ) -> Iterator[CyclicSchedule]:
         self.options.report_part(self.part)
-        most_us = best.value_us / self._passes
         seconds = self._share * self.options.time_limit_s
         allowance = self.state.budget.allow(seconds)
 
         def should_stop() -> bool:
             return allowance.is_over() or self.state.poll()
 
-        least_us = self._least_us(unrolling.instance)
-        for found in search(
-            unrolling.instance, least_us, most_us, seconds, self.options.seed, should_stop
-        ):
-            step = -(-found.size // MODULO.most_unrollings)
-            rotations = (
-                found.unrolled(unrolling.instance, first).orders(unrolling.instance)
-                for first in range(0, found.size, step)
-            )
-            wanted = takewhile(lambda _: not self.state.poll(), rotations)
-            unrolling.offer_best(wanted, "modulo scheduling")
+        least_us = self._least_us(instance)
+        return search(instance, least_us, most_us, seconds, self.options.seed, should_stop)
+
+    def _building_blocks(self, instance: Instance, most_us: float) -> Iterator[CyclicSchedule]:
+        """Yield blocks of one micro-batch of each replica, then of several, ever shorter ones."""
+        counts = [copy.num_micro_batches for copy in instance.copies]
+        if all(room is None for room in instance.headroom_bytes) or len(set(counts)) > 1:
+            return
+        self.options.report_part(self.part)
+        if not self._is_compiled():
+            return
+        allowance = self.state.budget.allow(self._share * self.options.time_limit_s)
+
+        def should_stop() -> bool:
+            return allowance.is_over() or allowance.left_s() <= 0 or self.state.poll()
+
+        def spend(num_ops: int) -> None:
+            allowance.spend(num_ops * BUILDING_BLOCKS.s_per_op)
+
+        most_us *= len({copy.replica for copy in instance.copies})
+        for size in BUILDING_BLOCKS.sizes:
+            num_ops = 3 * size * len(instance)
+            if num_ops > BUILDING_BLOCKS.most_ops or 2 * size > counts[0]:
+                return
+            blocks = BuildingBlocks(instance, size, self.options.seed, spend, should_stop)
+            for found in blocks.run(0, most_us):
+                most_us = min(most_us, found.rate)
+                yield found
+
+    def _is_compiled(self) -> bool:
+        waits = self.state.budget.is_deterministic
+        return await_compiled(lambda: not waits or self.state.poll()) and is_loadable()
 
     @property
     def _share(self) -> float:
@@ -77,4 +120,4 @@ class SeveralMicroBatches:
         return left_us / max(1, self._passes - iterations)
 
 
-IMPROVER = SeveralMicroBatches
+IMPROVER = ModuloScheduling

@@ -27,6 +27,7 @@ from synth.solver.tuning.improve import (
     WINDOWS,
 )
 from synth.solver.tuning.modulo import (
+    BUILDING_BLOCKS,
     FLUSH_FREE,
     INTERVAL_SEARCH,
     MODULO,
@@ -40,6 +41,7 @@ __all__ = [
     "ANNEALING",
     "BANDIT",
     "BOUND_POLICY",
+    "BUILDING_BLOCKS",
     "CPSAT",
     "DESTRUCTIVE",
     "EVALUATION",

@@ -68,6 +68,29 @@ class SeveralMicroBatchesTuning:
 
 
 @dataclass(frozen=True)
+class BuildingBlockTuning:
+    """Building blocks on ranks that hold several stages."""
+
+    # Micro-batches of each replica in a block, in this order.
+    sizes: tuple[int, ...] = (1, 2, 3)
+    # Largest block, in ops.
+    most_ops: int = 400
+    # Effort for one interval: moves per op of the block; ops placed between two looks at the clock,
+    # and seconds of a deterministic search for each op placed.
+    moves_per_op: int = 1_000
+    ops_per_look: int = 20_000
+    s_per_op: float = 1e-7
+    # Steps, as shares of the shortest interval: the first, the longest, and the last that is tried.
+    first_step: float = 0.02
+    most_step: float = 0.08
+    least_step: float = 0.004
+    # First and last temperature, as shares of a rank's memory: from the block at a longer interval,
+    # and from one in which nothing waits. The same as shares of an interval.
+    temperatures: tuple[tuple[float, float], ...] = ((0.03, 0.0005), (0.1, 0.002))
+    temperatures_of_compaction: tuple[float, float] = (0.1, 0.001)
+
+
+@dataclass(frozen=True)
 class ModuloTuning:
     """Shares of the time limit for modulo scheduling, and the unrolling."""
 
@@ -124,6 +147,7 @@ class FlushFreeTuning:
 
 STEADY_STATE = SteadyStateTuning()
 INTERVAL_SEARCH = IntervalSearchTuning()
+BUILDING_BLOCKS = BuildingBlockTuning()
 SEVERAL_MICRO_BATCHES = SeveralMicroBatchesTuning()
 MODULO = ModuloTuning()
 FLUSH_FREE = FlushFreeTuning()

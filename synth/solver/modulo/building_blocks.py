@@ -1,0 +1,119 @@
+"""Building blocks: modulo schedules of ranks with any stages, by simulated annealing.
+
+A building block is the schedule of the micro-batches of one interval; repeated, it is the schedule
+of all (Qi et al. 2024, arXiv 2405.15362, section 3). There the ops of a block are placed by hand,
+for equal stages; here `block_kernel` anneals their places until the block keeps the memory limits
+at a given interval. The interval becomes shorter as long as that succeeds.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from synth.solver.evaluate.block_arrays import NUMBERS_PER_MOVE, Placed, block_arrays
+from synth.solver.evaluate.compiled import block_kernel
+from synth.solver.instance.instance import F, Instance
+from synth.solver.modulo.cyclic_ops import CyclicSchedule
+from synth.solver.tuning import BUILDING_BLOCKS
+
+
+class BuildingBlocks:
+    """The blocks of some micro-batches of each replica.
+
+    Args:
+        instance: with headrooms; times are in µs.
+        size: the micro-batches of each replica in an interval.
+        seed: of all random choices.
+        spend: called with the number of ops placed.
+        should_stop: polled after every few thousand of them.
+    """
+
+    def __init__(
+        self,
+        instance: Instance,
+        size: int,
+        seed: int,
+        spend: Callable[[int], None],
+        should_stop: Callable[[], bool],
+    ) -> None:
+        self.size, self._rng = size, np.random.default_rng(seed)
+        self._arrays, self._nodes = block_arrays(instance, size)
+        self._spend, self._should_stop = spend, should_stop
+        num_ops = len(self._nodes)
+        self._moves_at_once = max(1, BUILDING_BLOCKS.ops_per_look // num_ops)
+        self._looks = max(1, BUILDING_BLOCKS.moves_per_op * num_ops // self._moves_at_once)
+        busy_us = np.bincount(self._arrays.rank, self._arrays.duration)
+        self._least_us = int(busy_us.max())
+        self._is_first = [
+            kind == F and instance[copy].above is None for copy, (kind, _) in self._nodes
+        ]
+
+    def run(self, least_us: float, most_us: float) -> Iterator[CyclicSchedule]:
+        """Yield blocks of ever shorter intervals, each as found and made shorter.
+
+        After a try that succeeds the next step is longer, and after one that fails shorter.
+
+        Args:
+            least_us: per micro-batch; nothing shorter is tried.
+            most_us: per micro-batch; longer ones are of no use.
+        """
+        least = max(self._least_us, math.ceil(self.size * least_us))
+        shortest, step = int(self.size * most_us), BUILDING_BLOCKS.first_step
+        begin = self._at_once(shortest)
+        while step >= BUILDING_BLOCKS.least_step and shortest > least and not self._should_stop():
+            interval = max(least, min(shortest - 1, round(shortest * (1 - step))))
+            found = self._fitting(begin, interval)
+            if found is None:
+                step /= 2
+                continue
+            yield self._schedule(found, interval)
+            yield self._schedule(self._compacted(found, interval), interval)
+            begin, shortest, step = found, interval, min(2 * step, BUILDING_BLOCKS.most_step)
+
+    def _at_once(self, interval: int) -> Placed:
+        """Return a block in which micro-batches begin at equal distances and nothing waits."""
+        num_ops = len(self._nodes)
+        waits = [
+            k * interval // self.size if is_first else 0
+            for (_, (_, k)), is_first in zip(self._nodes, self._is_first, strict=True)
+        ]
+        starts = np.zeros(num_ops, np.int64)
+        return Placed(np.arange(num_ops), np.array(waits, np.int64), starts)
+
+    def _fitting(self, begin: Placed, interval: int) -> Placed | None:
+        """Return a block that repeats within the limits at an interval; None if none is found.
+
+        A block that fits a longer interval is near one that fits this one, or not at all.
+        """
+        afresh = self._at_once(interval)
+        for block, temperatures in zip((begin, afresh), BUILDING_BLOCKS.temperatures, strict=True):
+            best, misfit = self._annealed(block, interval, temperatures, compacts=False)
+            if misfit == 0:
+                return best
+        return None
+
+    def _compacted(self, block: Placed, interval: int) -> Placed:
+        """Return a shorter block at the same interval, so that it fills and drains sooner."""
+        temperatures = BUILDING_BLOCKS.temperatures_of_compaction
+        return self._annealed(block, interval, temperatures, compacts=True)[0]
+
+    def _annealed(
+        self, begin: Placed, interval: int, temperatures: tuple[float, float], *, compacts: bool
+    ) -> tuple[Placed, float]:
+        now, best, costs = begin.copy(), begin.copy(), (math.inf, math.inf)
+        hottest, coldest = temperatures
+        for look in range(self._looks):
+            numbers = self._rng.random((self._moves_at_once, NUMBERS_PER_MOVE))
+            temperature = hottest * (coldest / hottest) ** (look / self._looks)
+            costs = block_kernel.anneal(
+                self._arrays, now, best, costs, interval, temperature, compacts, numbers
+            )
+            self._spend(self._moves_at_once * len(self._nodes))
+            if costs[1] == 0 or self._should_stop():
+                break
+        return best, costs[1]
+
+    def _schedule(self, block: Placed, interval: int) -> CyclicSchedule:
+        starts = dict(zip(self._nodes, block.starts.tolist(), strict=True))
+        return CyclicSchedule(starts, interval, self.size)
