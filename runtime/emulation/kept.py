@@ -89,8 +89,6 @@ class EmulatedKept:
 
         Args:
             lowered: a schedule with weight passing.
-            stage: its number.
-            rank: this one.
             group: of the stage's homes; None: there is only one.
             collectives: starts those of this rank.
         """

@@ -192,7 +192,6 @@ def layer_calls(
 
     Args:
         modules: by index.
-        names: the names of all layers.
         autocast: the dtype's name, or none.
         recomputed: patterns of names, such as `block.*`: only their input is kept in F.
         recomputed_layers: indices of further such layers; of a `Recomputation` each under its

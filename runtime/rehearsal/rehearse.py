@@ -63,8 +63,6 @@ def rehearse(
     """Train ranks of a plan alone, one after the other, with made-up inputs from other ranks.
 
     Args:
-        plan: the plan.
-        lowered: its lowered form.
         options: of the run; without data or inputs a built-in model gets random token ids.
         device: the device for every rank.
         ranks: the ranks to rehearse; None: all.

@@ -92,7 +92,6 @@ class Watching(TorchFunctionMode):
 
         Args:
             inputs: gradients of inputs, as the backward returned them.
-            weights: those of weights.
         """
         needed = self._needed.union(*(self._parts.get(id(g), ()) for g in inputs))
         wanted: set[int] = set().union(*(self._parts.get(id(g), ()) for g in weights))

@@ -34,7 +34,6 @@ class PlaceGroup:
 
     Attributes:
         seen: the objects walked over, by id.
-        places: the places.
         reached: how each of them is reached.
         values: the last known value of each.
         numbers: by storage, the index of the place that its tensors have.

@@ -19,7 +19,6 @@ class RunLayout:
 
     Attributes:
         groups: the sizes of groups and micro-batches of a stage.
-        ranks: of the pipeline.
         rounds: stages per rank of the pipeline.
         micro_batches: of each pipeline in a step.
     """
@@ -64,9 +63,7 @@ class LayoutQuestion:
     """The model, the devices, the batch, and what the training program can do.
 
     Attributes:
-        shape: the model.
         device: each of the devices.
-        gpus: their number.
         global_batch: sequences of a step.
         seq_len: tokens of a sequence.
         software: the training program.

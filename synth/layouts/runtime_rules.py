@@ -34,9 +34,7 @@ def check_on_runtime(
 
     Args:
         runtime: the program.
-        shape: the model.
         groups: the sizes.
-        ranks: of the pipeline.
         optimizer: with the dtype of its gradients.
 
     Raises:

@@ -28,7 +28,6 @@ def refuse_beside(given: Record, option: str, ways: Mapping[str, str], why: str 
     """Refuse the first of some options that is given although it does not go with an option.
 
     Args:
-        given: all options.
         option: the name of the field, or of several that are given together.
         ways: by the fields of the others, the way out.
         why: explains the option, within the sentence.
@@ -274,7 +273,6 @@ def _check_choices(
     """Refuse placements, partitions and recomputed stages that are not those of weight passing.
 
     Args:
-        given: the options.
         ways: the ways out of others that are refused, by their fields.
         is_placed: the placement is that of the pipelines beside them.
     """

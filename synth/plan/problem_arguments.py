@@ -60,7 +60,6 @@ class ProblemArguments:
         """Make the problem on a placement; on ranks of unequal speed also in other orders of them.
 
         Args:
-            where: the placement.
             should_stop: ends the search for a balanced partition.
 
         Raises:
@@ -77,7 +76,6 @@ class ProblemArguments:
         """Make the problem on a placement, with the partition given or else a balanced one.
 
         Args:
-            where: the placement.
             should_stop: ends the search for a balanced partition.
 
         Raises:

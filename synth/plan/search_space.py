@@ -207,7 +207,6 @@ class WeightPlaces(LimitedSpace):
     Attributes:
         moving: the problems whose weights move.
         staying: the placements whose weights stay; one at least if none move.
-        profile: the profile of the costs.
         partitioning: way in which the model is partitioned where weights stay.
         has_families: published schedules whose weights move are candidates, where others stay.
     """

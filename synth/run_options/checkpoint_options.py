@@ -97,7 +97,6 @@ class CheckpointOptions(Record):
 
         Args:
             given: those that are given, by name.
-            restarts: the number of restarts.
 
         Raises:
             SynthError: there is one.

@@ -63,8 +63,6 @@ class RecomputationRule(NamedTuple):
         """Return the layers of a partition, by their places in the model.
 
         Args:
-            sizes: layers of each stage.
-            where: the rank of each stage.
             parts: of the model's layers.
         """
         runs = _runs(sizes, [part in self.skips for part in parts])

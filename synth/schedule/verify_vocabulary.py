@@ -13,7 +13,6 @@ def check_executable(name: str, barriers: int) -> None:
     """Refuse to execute a schedule with a divided vocabulary, which only other programs do.
 
     Args:
-        name: of the schedule.
         barriers: its `vocabulary`.
 
     Raises:

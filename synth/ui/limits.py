@@ -19,7 +19,6 @@ def named_stages(name: str, ranks: int) -> int:
 
     Args:
         name: as `synth.schedule.placements` has it; one that is not known counts as linear.
-        ranks: of the pipeline.
     """
     numbers = _numbers(name)
     if name.startswith("round-robin"):
@@ -136,7 +135,6 @@ def public(
     Args:
         search_s: the longest search.
         work_s: seconds of work that a visitor gets in ten minutes.
-        most_ops: of a schedule.
     """
     most_ops = most_ops or _MOST_OPS
     return Limits(

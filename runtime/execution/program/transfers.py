@@ -29,7 +29,6 @@ class RankTransfers:
         """Prepare a rank.
 
         Args:
-            context: the rank.
             moves: knows the shapes of saved activations that move.
             weight_passing: sends and receives weights and accumulated gradients; None: weights
                 stay.

@@ -33,7 +33,6 @@ class Updates:
         reduced.
 
         Args:
-            context: the rank.
             weight_passing: delivers the accumulated gradients, which are complete at the last
                 STEP; None: weights stay.
             reductions: of complete gradients.
@@ -135,7 +134,6 @@ def _updating_steps(ops: Sequence[Op], *, at_last: bool) -> dict[Op, tuple[int, 
     Copies of a stage on one rank share parameters, so only the first STEP of the stage updates it.
 
     Args:
-        ops: the ops of a rank.
         at_last: True if gradients arrive until the last STEP. It then updates all stages, because
             the global norm needs all gradients.
     """

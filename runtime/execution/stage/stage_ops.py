@@ -42,7 +42,6 @@ class StageOps:
         """Prepare a rank.
 
         Args:
-            context: the rank.
             moves: the moves of its stages' saved activations.
             rebuilt: stages and micro-batches with an R, on whichever rank.
         """

@@ -104,7 +104,6 @@ class ParameterLayout(NamedTuple):
         """Lay out parameters.
 
         Args:
-            parameters: of the stage.
             num_shares: the number of equal shares into which each buffer can be divided.
             apart: the places, in the list, of parameters that have a buffer of their own.
         """

@@ -46,9 +46,7 @@ def check_in_place(
     """Refuse parameters whose memory is another one than the pipeline's.
 
     Args:
-        stage: its number.
         module: its module, for the names.
-        known: its parameters.
         resting: their tensors in the pipeline's memory.
 
     Raises:

@@ -42,7 +42,6 @@ class StageCollectives:
         """Prepare a rank.
 
         Args:
-            ops: the ops of the rank.
             flow: says which part of a stage's state is sharded.
             kept: what the rank keeps of its stages.
             slots: the slots of the table's values.

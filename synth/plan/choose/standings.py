@@ -43,7 +43,6 @@ class Standings:
         """Make a trial of a candidate, with a closed-form bound or the one of its partition.
 
         Args:
-            candidate: the candidate.
             is_quick: leave the memory limits out of the bound if that takes long; see `tighten`.
         """
         problem = candidate.problem

@@ -86,7 +86,6 @@ class BestVariant:
 
         Args:
             family: on its placement.
-            costs: of the profile.
             judge: the limits and the objective.
             cuts: the candidates.
             is_local: go on from the best candidate by moving layers.

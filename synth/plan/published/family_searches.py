@@ -35,8 +35,6 @@ class FamilySearches:
         """Search for nothing yet.
 
         Args:
-            profile: of the model.
-            num_micro_batches: of a mini-batch.
             judge: the memory limit of each rank, and the objective.
             should_stop: ends a search; the first cut is judged in any case.
             given: the cut for placements of as many stages.

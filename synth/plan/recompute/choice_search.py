@@ -93,7 +93,6 @@ class ChoiceSearch:
             problem: without recomputation.
             partitions: returns the problems to try where some stages recompute: the first one for
                 every number of stages, the others for the best number and its neighbours.
-            options: limits and seed.
             on_improvement: called with improvements on any of the partitions.
             stop: set it to get the best so far.
             repartition: makes the partition for the best choice of layers.

@@ -86,7 +86,6 @@ def _rank_bound(seen: Sequence[Instance], rank: int) -> Spans:
 
     Args:
         seen: for each place on the menus, the problem with the choices there for all stages.
-        rank: the rank.
     """
     plain = seen[0]
     head_us = min(plain.head_us[copy] for copy in plain.held[rank])

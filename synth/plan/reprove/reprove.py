@@ -76,7 +76,6 @@ def reprove(
 
     Args:
         plan: a checked plan.
-        timeline: the timeline of its schedule.
         options: the time limit, the workers and the seed.
         profile: that of the plan, for bounds of all partitions.
         stop: set it to end early with what is proven then.

@@ -146,7 +146,6 @@ def weight_passing_candidates(
     Args:
         movements: the kinds of movement that are tried.
         layout: the placement to use, such as `all-stages:2`; None: those that the movement admits.
-        num_ranks: number of ranks.
         num_layers: the layers of the model, which has at least one for each stage.
         problem_on: makes the problem on a placement.
     """

@@ -50,7 +50,6 @@ def solve_sharded_pipelines(
 
     Args:
         problem: all pipelines; copy d of the stages is on ranks d·R to d·R + R − 1.
-        options: limits and seed.
         on_improvement: called in this thread for every better verified schedule or bound.
         stop: set it, from any thread, to get the best so far.
         order: the schedule of one pipeline, if only what is sharded and places are searched; None:

@@ -53,7 +53,6 @@ class WeightsRace:
             weight_passing: problems with weight passing.
             staying: placements whose weights stay with their stages.
             copies: data parallelism, if it is one of the candidates.
-            options: limits and seed.
             on_improvement: called with improvements over all candidates.
             stop: set it to get the best so far.
             on_standings: called after each step with copies of all trials, best first.
@@ -84,7 +83,6 @@ class WeightsRace:
         """Share the time, and rank what was found, with a bound that holds for all candidates.
 
         Args:
-            profile: the profile of the layers.
             partitioning: the partitioning of the model where weights stay, and of published
                 schedules whose weights move.
             has_families: these schedules are candidates.

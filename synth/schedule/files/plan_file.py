@@ -182,7 +182,6 @@ class Plan(Displayed, FileRecord):
             sizes: layers per stage; of a divided vocabulary each part is a layer and a stage.
             schedule: an order for these stages.
             claim: its times, peaks and bound; None: those that the simulation shows.
-            caps_bytes: the memory limit of each rank.
             arguments: the request, for display.
             recomputed_layers: places of the layers that are recomputed; of a `Recomputation` each
                 under its policy, else whole.

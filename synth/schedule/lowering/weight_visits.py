@@ -32,11 +32,9 @@ class Visit(NamedTuple):
     """A stay of a stage's weights on a rank.
 
     Attributes:
-        stage: the stage.
         is_forward: the first op that reads them is F or R.
         node: the UNSHARD; −1 for ops at the stage's home that use what is kept there.
         value: the number of weights(s, v); −1 likewise.
-        rank: the rank.
         first_read: the first op that reads them.
     """
 

@@ -139,7 +139,6 @@ class FlushFreeState:
         Args:
             programs: F, B, W and BW of all micro-batches, by rank.
             interval_us: the time of a micro-batch if no transfer waits.
-            modelled: the model that they are from.
 
         Returns:
             Their time of a micro-batch; infinity if they do not fit, or are never full.
@@ -260,7 +259,6 @@ def why_infeasible(flush_free: FlushFreeProblem, *, is_only_repeating: bool) -> 
     """Name a rank that cannot hold one micro-batch at a time, and a sufficient memory limit.
 
     Args:
-        flush_free: the problem and its rule of versions.
         is_only_repeating: only orders that repeat with every micro-batch were refuted.
     """
     problem, is_doubled = flush_free.problem, flush_free.consistency == Consistency.TWO_VERSIONS

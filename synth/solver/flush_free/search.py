@@ -53,8 +53,6 @@ def solve_flush_free(
     the whole schedule's makespan.
 
     Args:
-        flush_free: the problem and its rule of versions.
-        options: limits and seed.
         on_improvement: called in this thread for every better verified schedule.
         stop: set it, from any thread, to get the best so far.
     """

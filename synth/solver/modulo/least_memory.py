@@ -77,7 +77,6 @@ def least_memory(
 
     Args:
         instance: without caps.
-        static_bytes: by rank.
         seconds: CP-SAT's deterministic seconds.
         should_stop: polled while solving; then the least limit so far is returned.
     """

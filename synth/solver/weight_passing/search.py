@@ -63,7 +63,6 @@ def solve_weight_passing(
 
     Args:
         passing: the problem and the movement of its weights.
-        options: limits and seed.
         on_improvement: called in this thread for every better verified schedule or bound.
         stop: set it, from any thread, to get the best so far.
     """
@@ -75,7 +74,6 @@ class WeightPassingSearch:
     """One search, which may run in several parts.
 
     Attributes:
-        passing: the problem.
         state: incumbent and bound.
     """
 
