@@ -73,11 +73,7 @@ def check_policy(policy: str) -> None:
 
 
 def check_is_imported(policies: Iterable[str]) -> None:
-    """Refuse policies whose code a plan would import, as no program has done so before.
-
-    Raises:
-        SynthError: names the first of them.
-    """
+    """Refuse policies whose code a plan would import, as no program has done so before."""
     files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     known = {os.path.realpath(file) for file in files if file}
     for policy in policies:

@@ -187,11 +187,7 @@ class _Rehearsal:
 
 
 def _check_single(plan: Plan) -> None:
-    """Refuse ranks that are groups, whose processes would wait for each other.
-
-    Raises:
-        SynthError: they are.
-    """
+    """Refuse ranks that are groups, whose processes would wait for each other."""
     group = plan.workload.group
     if group is not None and group.devices > 1:
         raise SynthError(

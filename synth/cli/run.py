@@ -84,11 +84,7 @@ class RunRequest(Record):
 
 
 def refuse_charts(look_ahead: int, *files: Path | None) -> None:
-    """Refuse files about the order of a run that need not keep its plan's order.
-
-    Raises:
-        SynthError: there is one.
-    """
+    """Refuse files about the order of a run that need not keep its plan's order."""
     wanted = [str(path) for path in files if path is not None]
     if look_ahead and wanted:
         raise SynthError(

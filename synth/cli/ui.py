@@ -50,11 +50,7 @@ class PublicOptions(Record):
     ] = None
 
     def check(self) -> None:
-        """Refuse limits without visitors.
-
-        Raises:
-            SynthError: there is one without --public.
-        """
+        """Refuse limits without visitors."""
         names = ("host", "search_limit", "work_limit", "most_ops")
         given = [name for name in names if getattr(self, name) is not None]
         if given and not self.public:

@@ -108,20 +108,12 @@ class LayoutQuestion:
         return self.global_batch * self.seq_len / (step_us * 1e-6) / self.gpus
 
     def check_groups(self, groups: Layout, ranks: int) -> None:
-        """Refuse sizes that the model or the runtime does not admit on so many pipeline ranks.
-
-        Raises:
-            SynthError: says what is given and what is needed.
-        """
+        """Refuse sizes that the model or the runtime does not admit on so many pipeline ranks."""
         groups.check(self.shape)
         check_on_runtime(self.allowed.runtime, self.shape, groups, ranks, self.optimizer)
 
     def check(self, layout: RunLayout) -> None:
-        """Refuse a layout that does not go with the question.
-
-        Raises:
-            SynthError: says what is given and what is needed.
-        """
+        """Refuse a layout that does not go with the question."""
         groups = layout.groups
         self.check_groups(groups, layout.ranks)
         if layout.gpus != self.gpus:

@@ -36,9 +36,6 @@ def check_on_runtime(
         runtime: the program.
         groups: the sizes.
         optimizer: with the dtype of its gradients.
-
-    Raises:
-        SynthError: says what is given and what is needed.
     """
     pieces = 2 * groups.context * groups.tensor
     if groups.context > 1 and groups.seq_len % pieces:

@@ -97,9 +97,6 @@ class CheckpointOptions(Record):
 
         Args:
             given: those that are given, by name.
-
-        Raises:
-            SynthError: there is one.
         """
         cls.model_validate({"folder": Path(), **given}).check_ignores_something(restarts)
         resuming = next((name for name in ("resume", "resume_from") if name in given), None)

@@ -225,11 +225,7 @@ class TrainOptions(Record):
         return self
 
     def check_source(self) -> None:
-        """Refuse a run without data.
-
-        Raises:
-            SynthError: there are neither data nor inputs.
-        """
+        """Refuse a run without data."""
         if self.data is None and self.inputs is None:
             raise SynthError(
                 "there is nothing to train on; give --data PATH, or --inputs FILE.py:FUNCTION"

@@ -14,9 +14,6 @@ def check_executable(name: str, barriers: int) -> None:
 
     Args:
         barriers: its `vocabulary`.
-
-    Raises:
-        SynthError: there are barriers.
     """
     if barriers:
         raise SynthError(

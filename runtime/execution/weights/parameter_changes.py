@@ -48,9 +48,6 @@ def check_in_place(
     Args:
         module: its module, for the names.
         resting: their tensors in the pipeline's memory.
-
-    Raises:
-        SynthError: names the first of them.
     """
     for parameter, own in zip(known, resting, strict=True):
         own_memory = local_part(own).data_ptr()
@@ -76,9 +73,6 @@ def unchanged(
         by: the code.
         is_exact: True: compare their memory on the CPU, too, which finds changes through `.data`;
             a device would have to be waited for.
-
-    Raises:
-        SynthError: the code in the block does.
     """
     before = _state_of(parameters, is_exact=is_exact)
     yield

@@ -63,11 +63,7 @@ def read_model(
 
 
 def check_policies(policies: Collection[str], trust: bool) -> None:
-    """Check that those of a plan's policies that are a user's functions may be imported.
-
-    Raises:
-        SynthError: names the first of them.
-    """
+    """Check that those of a plan's policies that are a user's functions may be imported."""
     named = [policy for policy in policies if ":" in policy]
     if named and not trust:
         raise SynthError(

@@ -98,11 +98,7 @@ _OF_TIMES = ("model", "output", "force", "micro_batch_size", "seq_len", "peak_fl
 
 
 def _check_only_of_times(context: typer.Context, model: str) -> None:
-    """Refuse options of a measurement.
-
-    Raises:
-        SynthError: names the first one.
-    """
+    """Refuse options of a measurement."""
     for parameter in context.command.params:
         name = parameter.name or ""
         source = context.get_parameter_source(name)

@@ -257,11 +257,7 @@ class Plan(Displayed, FileRecord):
         return Recomputation(whole | {place: how for how, at in named.items() for place in at})
 
     def check_executable(self) -> None:
-        """Refuse what only other programs execute.
-
-        Raises:
-            SynthError: names it.
-        """
+        """Refuse what only other programs execute."""
         check_executable(self.name, self.vocabulary or 0)
 
     def mesh(self, data_parallel: int | None = None) -> Mesh:
