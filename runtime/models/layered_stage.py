@@ -18,7 +18,8 @@ from ..dtypes import dtype_of
 from ..execution.base.boundary import Tensors
 from ..execution.base.stage_protocol import ForwardInput
 from ..execution.stage.forward_state import ForwardState, StateAtForward
-from ..execution.stage.stage import LayerChain, Stage
+from ..execution.stage.layer_chain import LayerChain
+from ..execution.stage.stage import Stage
 from ..seeds import derive_seed, generators_of
 from .recompute_policies import SELECTIVE, check_policy, run_recomputed
 
