@@ -12,6 +12,7 @@ Optimizer, data and precision stay the caller's.
 
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import cached_property
 from numbers import Real
 from typing import Any, Unpack
 
@@ -73,7 +74,6 @@ class Pipeline:
         """
         given = options or PipelineOptions()
         self._groups = given.join_groups(keywords)
-        self._norm_group: Any = None
         with torch.inference_mode(False), self._groups.building():
             self._options = given.updated(**keywords)
             if isinstance(stages, CutModel):
@@ -341,12 +341,7 @@ class Pipeline:
             if self.stepper is not None:
                 raise SynthError("the pipeline's stepper clips: give build_steps its clip_norm")
             gradients = Gradients(self.updated, self.owns)
-            norm = GradientNorm(max_norm, self.device, self._among_all())
-            norm.start(gradients.counted())
-            verdict = norm.verdict()
-            if verdict.scale is not None:
-                gradients.scale(verdict.scale)
-            return verdict.norm
+            return gradients.clip(GradientNorm(max_norm, self.device, self._among_all))
 
     def combine_overflow(self, found_inf: Tensor, group: Any = None) -> None:
         """Replace a flag (0 or 1) by the maximum over all ranks, in place; all of them call this.
@@ -356,7 +351,7 @@ class Pipeline:
             group: the process group to take the maximum over; None: the pipeline's ranks.
         """
         with self._joint.call(CallKind.OVERFLOW, meets=True):
-            (group or self._among_all()).allreduce([found_inf], ReduceOp.MAX).wait()
+            (group or self._among_all).allreduce([found_inf], ReduceOp.MAX).wait()
 
     def broadcast_buffers(self) -> None:
         """Make the buffers of each stage equal to those at its home, after these were loaded.
@@ -376,10 +371,9 @@ class Pipeline:
         self._joint.end()
         self._groups.close()
 
+    @cached_property
     def _among_all(self) -> Any:
-        if self._norm_group is None:
-            self._norm_group = self.separate_group()
-        return self._norm_group
+        return self.separate_group()
 
     def _terms(
         self,
