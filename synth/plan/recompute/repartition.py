@@ -17,6 +17,7 @@ from synth.plan.partition.balance import balance
 from synth.plan.recompute.attempts import ChoiceAttempts
 from synth.plan.recompute.choice import Choice, solve_with
 from synth.plan.recompute.choice_search import ChoiceSearch
+from synth.plan.recompute.choice_trials import ChoiceTrials
 from synth.plan.tuning import REPARTITION
 from synth.profile import Profile
 from synth.search.best_so_far import BestSoFar
@@ -56,7 +57,7 @@ def solve_repartitioning(
         partitions = partial(_distinct, profile, problem)
         repartition = partial(_repartition, profile)
         asked = problem, partitions, options, on_improvement, stop, repartition, attempts
-        return ChoiceSearch(*asked).run()
+        return ChoiceSearch(ChoiceTrials(*asked)).run()
     given = _distinct(profile, problem, choice)
     if len(given) == 1:
         return solve_with(problem, choice, options, on_improvement, stop)
