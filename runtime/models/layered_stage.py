@@ -78,7 +78,7 @@ class LayerCall:
             with self._state.recorded(arguments) as state, _drawing(device, seed):
                 found.append(state)
                 yield
-            if before is not None and not _are_equal(before, _states(device)):
+            if before is not None and not all(map(torch.equal, before, _states(device))):
                 start = before
 
         @contextmanager
@@ -274,10 +274,6 @@ def _drawing(device: torch.device, start: int | Sequence[Tensor] | None) -> Iter
             yield
         finally:
             _put(generators, before)
-
-
-def _are_equal(states: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
-    return all(map(torch.equal, states, others))
 
 
 def _put(generators: Sequence[torch.Generator], states: Sequence[Tensor]) -> None:

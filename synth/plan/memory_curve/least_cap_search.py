@@ -202,7 +202,7 @@ class _Bisection:
         share: float,
         watch: SearchWatch,
     ) -> Result:
-        left_s = self._left_s()
+        left_s = max(0.0, self.clock.left_s())
         limit_s = min(left_s, max(LEAST_CAP.shortest_s, share * left_s))
         best = self.knowledge.best_within(cap)
         # A limit that is searched again is searched with another seed.
@@ -234,9 +234,6 @@ class _Bisection:
     def _least(self) -> int | None:
         found = self.knowledge.least_for(self.target_us)
         return None if found is None else max(found.peak_bytes)
-
-    def _left_s(self) -> float:
-        return max(0.0, self.clock.left_s())
 
     def _finished(self) -> bool:
         return self.clock.is_over() or self._is_hopeless() or self._is_close()
