@@ -19,15 +19,14 @@ from synth.solver.background import Background
 from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Result
-from synth.solver.search_state import OnImprovement
 from synth.solver.tuning import BOUND_POLICY
+from synth.solver.watch import UNWATCHED, SolveWatch
 
 
 def solve_choosing(
     problem: Problem,
     options: SolveOptions | None = None,
-    on_improvement: OnImprovement | None = None,
-    stop: threading.Event | None = None,
+    watch: SolveWatch = UNWATCHED,
     attempts: ChoiceAttempts | None = None,
 ) -> Result:
     """Choose layers, or a number of first stages, to recompute, and solve with these.
@@ -41,17 +40,12 @@ def solve_choosing(
     layers.
 
     Args:
-        on_improvement: called with improvements. The problem of each has the choice of layers: a
-            schedule that fits there may not fit without that choice.
+        watch: told of schedules whose problems have the choice of layers: one that fits there may
+            not fit without that choice.
         attempts: those of earlier searches on the same problem; new ones are added.
     """
     trials = ChoiceTrials(
-        problem,
-        lambda stages: (problem,),
-        options or SolveOptions(),
-        on_improvement,
-        stop,
-        attempts=attempts,
+        problem, lambda stages: (problem,), options or SolveOptions(), watch, attempts=attempts
     )
     return ChoiceSearch(trials).run()
 
@@ -67,8 +61,8 @@ class ChoiceSearch:
     def run(self) -> Result:
         """Try choices, then search with the best one in the remaining time."""
         if self.problem.caps_bytes is None:  # without a memory limit recomputation only costs time
-            tell = self.trials.on_improvement
-            return solve_recomputing(self.problem, (), self.options, tell, self.stop)
+            tell = SolveWatch(self.trials.on_improvement, self.stop)
+            return solve_recomputing(self.problem, (), self.options, tell)
         self.trials.run()
         self._search_and_prove()
         return self._result()
@@ -153,7 +147,9 @@ class ChoiceSearch:
             return None
         self.clock.grant(left_s)
         last = replace(options, time_limit_s=left_s).going_on_from(found)
-        longer = solve_recomputing(problem, stages, last, self.trials.tell(problem), stop)
+        longer = solve_recomputing(
+            problem, stages, last, SolveWatch(self.trials.tell(problem), stop)
+        )
         self.attempts.take(ChoiceAttempt(problem, stages, longer))
         return longer.stopped_by
 

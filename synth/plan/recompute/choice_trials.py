@@ -26,7 +26,7 @@ from synth.solver.evaluate.evaluate import EvaluatedSchedule, evaluate
 from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Baseline, judged_result
-from synth.solver.search_state import OnImprovement
+from synth.solver.watch import UNWATCHED, OnImprovement, SolveWatch
 
 # For a problem with layers recomputed, the same with a partition that counts their time; None: no
 # other.
@@ -43,8 +43,7 @@ class ChoiceTrials:
         problem: Problem,
         partitions: Partitions,
         options: SolveOptions,
-        on_improvement: OnImprovement | None = None,
-        stop: threading.Event | None = None,
+        watch: SolveWatch = UNWATCHED,
         repartition: Repartition = lambda problem: None,
         attempts: ChoiceAttempts | None = None,
     ) -> None:
@@ -54,15 +53,13 @@ class ChoiceTrials:
             problem: without recomputation.
             partitions: returns the problems to try where some stages recompute: the first one for
                 every number of stages, the others for the best number and its neighbours.
-            on_improvement: called with improvements on any of the partitions.
-            stop: set it to get the best so far.
             repartition: makes the partition for the best choice of layers.
             attempts: those of earlier searches on the same problem; new ones are added.
         """
         self.problem, self.options = problem, options
         self.partitions, self.repartition = partitions, repartition
-        self.on_improvement, self.clock = on_improvement, self.options.clock(stop)
-        self.so_far = BestSoFar(on_improvement)
+        self.on_improvement, self.clock = watch.on_improvement, self.options.clock(watch.stop)
+        self.so_far = BestSoFar(watch.on_improvement)
         self.stop = self.clock.stop
         self.attempts = attempts or ChoiceAttempts()
         self.baselines: tuple[Baseline, ...] = ()
@@ -174,7 +171,9 @@ class ChoiceTrials:
         start = best if before is None else before
         if start is not None:
             options = options.going_on_from(start.found)
-        found = solve_recomputing(problem, stages, options, self.tell(problem), self.stop)
+        found = solve_recomputing(
+            problem, stages, options, SolveWatch(self.tell(problem), self.stop)
+        )
         self.baselines = self.baselines or found.baselines
         self.attempts.take(ChoiceAttempt(problem, stages, found))
 

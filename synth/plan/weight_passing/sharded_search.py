@@ -7,7 +7,6 @@ the collectives of all pipelines.
 """
 
 import random
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -28,7 +27,8 @@ from synth.solver.infeasibility import needed_bytes
 from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Baseline, Result
-from synth.solver.search_state import OnImprovement, SearchState
+from synth.solver.search_state import SearchState
+from synth.solver.watch import UNWATCHED, SolveWatch
 from synth.solver.weight_passing.visit_options import VisitOptions
 from synth.units import format_bytes_both
 
@@ -38,8 +38,7 @@ Programs = tuple[Program, ...]
 def solve_sharded_pipelines(
     problem: Problem,
     options: SolveOptions | None = None,
-    on_improvement: OnImprovement | None = None,
-    stop: threading.Event | None = None,
+    watch: SolveWatch = UNWATCHED,
     *,
     order: Schedule | None = None,
 ) -> Result:
@@ -50,17 +49,13 @@ def solve_sharded_pipelines(
 
     Args:
         problem: all pipelines; copy d of the stages is on ranks d·R to d·R + R − 1.
-        on_improvement: called in this thread for every better verified schedule or bound.
-        stop: set it, from any thread, to get the best so far.
         order: the schedule of one pipeline, if only what is sharded and places are searched; None:
             the search chooses the order, too. The bound holds for all orders.
 
     Raises:
         ScheduleError: the costs do not give the bytes of parameters.
     """
-    return ShardedPipelinesSearch(
-        problem, options or SolveOptions(), on_improvement, stop, order
-    ).run()
+    return ShardedPipelinesSearch(problem, options or SolveOptions(), watch, order).run()
 
 
 class ShardedPipelinesSearch:
@@ -74,15 +69,14 @@ class ShardedPipelinesSearch:
         self,
         problem: Problem,
         options: SolveOptions,
-        on_improvement: OnImprovement | None = None,
-        stop: threading.Event | None = None,
+        watch: SolveWatch = UNWATCHED,
         order: Schedule | None = None,
     ) -> None:
         check_parameters_known(problem.costs)
         self.problem = problem
         # No time is kept for robustness, which this search has not.
         whole = replace(options, without=options.without | {Part.ROBUSTNESS})
-        self.state = SearchState(problem, whole, on_improvement, stop)
+        self.state = SearchState(problem, whole, watch)
         self._orders = PipelineOrders(problem, order)
         self.state.raise_bound(self._orders.work_bound)
         self._rng = random.Random(options.seed)

@@ -1,7 +1,6 @@
 """The state of a search without a flush: the best schedule, its bounds, and published ones."""
 
 import math
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -20,8 +19,8 @@ from synth.solver.instance.instance import Instance
 from synth.solver.modulo.cyclic_ops import CyclicSchedule
 from synth.solver.options import Part, SolveOptions
 from synth.solver.result import Incumbent, Result, SteadyBaseline, SteadyProof
-from synth.solver.search_state import OnImprovement
 from synth.solver.tuning import FLUSH_FREE
+from synth.solver.watch import SolveWatch
 from synth.units import format_bytes_both
 
 # Of floats that are divided by the ticks of a microsecond and multiplied again.
@@ -65,16 +64,12 @@ class FlushFreeState:
     """
 
     def __init__(
-        self,
-        flush_free: FlushFreeProblem,
-        options: SolveOptions,
-        on_improvement: OnImprovement | None,
-        stop: threading.Event | None,
+        self, flush_free: FlushFreeProblem, options: SolveOptions, watch: SolveWatch
     ) -> None:
         # No time is kept for robustness, which this search has not.
         whole = replace(options, without=options.without | {Part.ROBUSTNESS})
-        self.flush_free, self.options, self.budget = flush_free, options, Budget(whole, stop)
-        self._on_improvement = on_improvement
+        self.flush_free, self.options, self.budget = flush_free, options, Budget(whole, watch.stop)
+        self._on_improvement = watch.on_improvement
         self.best: SteadySchedule | None = None
         self._baselines: list[SteadyBaseline] = []
         self.lower_bound_us = self.repeating_us = any_order_us(flush_free)

@@ -26,6 +26,7 @@ from synth.search.outcome import StoppedBy
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent, Result
+from synth.solver.watch import SolveWatch
 from synth.solver.weight_passing.bounds import prove_weight_passing
 from synth.solver.weight_passing.compute_order import changed
 from synth.solver.weight_passing.equal_ranks import on_two_ranks
@@ -132,7 +133,9 @@ def solved(passing: WeightPassingProblem, target_us: int, seconds: float = 20.0)
         if found.value_us <= target_us:
             stop.set()
 
-    return solve_weight_passing(passing, SolveOptions(time_limit_s=seconds), listen, stop)
+    return solve_weight_passing(
+        passing, SolveOptions(time_limit_s=seconds), SolveWatch(listen, stop)
+    )
 
 
 # Against all schedules
