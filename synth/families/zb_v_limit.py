@@ -178,10 +178,6 @@ class _Search:
         )
 
     @property
-    def _iterations(self) -> int:
-        return self.setting.objective.iterations
-
-    @property
     def _below_us(self) -> int | None:
         """The period from which on a schedule is no better or of no use."""
         known = [us for us in (self._period_us, self.setting.below_us) if us is not None]

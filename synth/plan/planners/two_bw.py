@@ -43,11 +43,6 @@ class TwoBwMemory(NamedTuple):
     inputs: float
     others: float
 
-    @property
-    def printed(self) -> float:
-        """The value of the paper's formula."""
-        return self.weights + self.activations + self.inputs
-
 
 @dataclass(frozen=True)
 class TwoBwChoice:

@@ -35,31 +35,12 @@ from synth.units import format_bytes_both
 Programs = tuple[Program, ...]
 
 
-def solve_sharded_pipelines(
-    problem: Problem,
-    options: SolveOptions | None = None,
-    watch: SolveWatch = UNWATCHED,
-    *,
-    order: Schedule | None = None,
-) -> Result:
-    """Find the best schedule of data-parallel pipelines within the caps, and a lower bound.
-
-    The search chooses the state that is sharded and the places of collectives. The bound is that of
-    one pipeline with the least share of state (`least_share`).
-
-    Args:
-        problem: all pipelines; copy d of the stages is on ranks d·R to d·R + R − 1.
-        order: the schedule of one pipeline, if only what is sharded and places are searched; None:
-            the search chooses the order, too. The bound holds for all orders.
-
-    Raises:
-        ScheduleError: the costs do not give the bytes of parameters.
-    """
-    return ShardedPipelinesSearch(problem, options or SolveOptions(), watch, order).run()
-
-
 class ShardedPipelinesSearch:
-    """One search, which may run in several parts.
+    """The search for the best schedule of data-parallel pipelines; it may run in parts.
+
+    It chooses the state that is sharded and the places of collectives, and without an order of one
+    pipeline the order, too. Copy d of the stages is on ranks d·R to d·R + R − 1. The bound is that
+    of one pipeline with the least share of state (`least_share`), and holds for all orders.
 
     Attributes:
         state: incumbent and bound, for the problem of all pipelines.

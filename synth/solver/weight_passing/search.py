@@ -50,25 +50,11 @@ from synth.units import format_bytes_both
 _BUFFERINGS = tuple(Buffering(*pair) for pair in WEIGHT_PASSING.bufferings)
 
 
-def solve_weight_passing(
-    passing: WeightPassingProblem,
-    options: SolveOptions | None = None,
-    watch: SolveWatch = UNWATCHED,
-) -> Result:
-    """Find the best schedule with weight passing within the caps, and a lower bound.
+class WeightPassingSearch:
+    """The search for the best schedule within the caps, and a lower bound; it may run in parts.
 
     Never returns a schedule that exceeds a cap, nor one worse than a published schedule of the same
     movement that fits.
-
-    Args:
-        passing: the problem and the movement of its weights.
-    """
-    search = WeightPassingSearch(passing, options or SolveOptions(), watch)
-    return search.run()
-
-
-class WeightPassingSearch:
-    """One search, which may run in several parts.
 
     Attributes:
         state: incumbent and bound.
