@@ -78,12 +78,7 @@ class EmulatedKept:
     """Implements `KeptProtocol` for one stage of a rank."""
 
     def __init__(
-        self,
-        lowered: Lowered,
-        stage: int,
-        rank: int,
-        group: Any,
-        collectives: PacedCollectives,
+        self, lowered: Lowered, stage: int, rank: int, group: Any, collectives: PacedCollectives
     ) -> None:
         """Make what is kept of a stage.
 

@@ -212,10 +212,7 @@ def _check(lowered: Lowered, ranks: Sequence[int]) -> None:
 
 
 def _beside(
-    num_ranks: int,
-    rank: int,
-    own: Callable[[AbsentRanks], T],
-    other: Callable[[AbsentRanks], None],
+    num_ranks: int, rank: int, own: Callable[[AbsentRanks], T], other: Callable[[AbsentRanks], None]
 ) -> T:
     """Run one rank here, and the others in threads until they have told it what it needs to know.
 

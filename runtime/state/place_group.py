@@ -190,11 +190,7 @@ class SteadyEntries:
             sum(map(len, self._tables)) != len(self._values)
             or not all(map(operator.is_, chain.from_iterable(self._keyed), self._keys))
             or not all(
-                map(
-                    operator.is_,
-                    chain.from_iterable(map(dict.values, self._tables)),
-                    self._values,
-                )
+                map(operator.is_, chain.from_iterable(map(dict.values, self._tables)), self._values)
             )
         )
 

@@ -23,10 +23,7 @@ class RunRequest(Record):
     output: Annotated[
         Path | None,
         After("--inputs"),
-        CommandOption(
-            "Write losses and times of the run here, as JSON.",
-            names=("--output", "-o"),
-        ),
+        CommandOption("Write losses and times of the run here, as JSON.", names=("--output", "-o")),
     ] = None
     trust: Annotated[TrustOption, After("--model")] = False
     trace: Annotated[
@@ -62,11 +59,7 @@ class RunRequest(Record):
         training = self.training
         named = map(file_of, (training.model, training.inputs))
         check_outputs(
-            self.output,
-            self.trace,
-            self.html,
-            *self.pictures,
-            inputs=[plan, training.data, *named],
+            self.output, self.trace, self.html, *self.pictures, inputs=[plan, training.data, *named]
         )
         check_replaceable(self.output, RUN, "-o", self.force)
         check_replaceable(self.trace, TRACE, "--trace", self.force)

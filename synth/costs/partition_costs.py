@@ -184,10 +184,7 @@ def _forward_rise(layers: list[LayerProfile], rises: list[int], held: list[OpKin
 
 
 def _backward_rise(
-    layers: list[LayerProfile],
-    kind: OpKind,
-    held: list[OpKind],
-    sums: Sequence[GradientSum] = (),
+    layers: list[LayerProfile], kind: OpKind, held: list[OpKind], sums: Sequence[GradientSum] = ()
 ) -> int:
     """The highest level of B (or BW) above its start: layers run last to first.
 

@@ -20,12 +20,7 @@ from functools import partial
 from synth.errors import SynthError
 from synth.families import v_half, v_min, zb_v
 from synth.families._lib.activations import peak_activation_bytes
-from synth.families._lib.buffering_choice import (
-    BufferingOutcome,
-    outcome_of,
-    patient,
-    unlimited,
-)
+from synth.families._lib.buffering_choice import BufferingOutcome, outcome_of, patient, unlimited
 from synth.families._lib.family import Family, Programs, Setting
 from synth.families._lib.fit_to_caps import left_bytes
 from synth.families._lib.reorder import fitted_below

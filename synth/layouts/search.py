@@ -233,10 +233,6 @@ class LayoutSearch:
         if len(shortlist) > 1 and not self.stop.is_set():
             self.on_progress("judging the best layouts under other factors", self.answer)
             found = stability(
-                self.question,
-                shortlist,
-                LAYOUT_SEARCH.draws,
-                self.seed,
-                lambda: self._is_late(1.0),
+                self.question, shortlist, LAYOUT_SEARCH.draws, self.seed, lambda: self._is_late(1.0)
             )
             self.answer.stability = found

@@ -98,22 +98,13 @@ _BY_CPSAT = (
         lambda s: s.anneals and s.is_tiny and s.has(Part.EXACT),
         lambda _: SEARCH.brief_share,
     ),
-    _Row(
-        Part.ANNEALING,
-        lambda s: s.anneals,
-        _share_of_first_annealing,
-        is_brief=_always,
-    ),
+    _Row(Part.ANNEALING, lambda s: s.anneals, _share_of_first_annealing, is_brief=_always),
     _Row(
         Part.SHORT_INSTANCE,
         lambda s: s.has(Part.SHORT_INSTANCE, Part.EXACT) and not s.is_tiny,
         _own,
     ),
-    _Row(
-        Part.EXACT,
-        lambda s: s.tries_exact,
-        _share_of_first_exact,
-    ),
+    _Row(Part.EXACT, lambda s: s.tries_exact, _share_of_first_exact),
     _Row(
         Part.LIST_SCHEDULING,
         lambda s: s.has(Part.LIST_SCHEDULING) and not (s.is_small or s.is_exact_alone),

@@ -21,10 +21,7 @@ class RankTransfers:
     """Sends and receives of one rank."""
 
     def __init__(
-        self,
-        context: RankContext,
-        moves: OffloadOps,
-        weight_passing: WeightPassing | None,
+        self, context: RankContext, moves: OffloadOps, weight_passing: WeightPassing | None
     ) -> None:
         """Prepare a rank.
 

@@ -21,10 +21,7 @@ class Updates:
     """
 
     def __init__(
-        self,
-        context: RankContext,
-        weight_passing: WeightPassing | None,
-        reductions: Reductions,
+        self, context: RankContext, weight_passing: WeightPassing | None, reductions: Reductions
     ) -> None:
         """Find the ops that complete gradients, and the STEPs that update.
 

@@ -33,12 +33,7 @@ _Run = Callable[[int, ForwardInput], Any]
 class StageOps:
     """Makes a function for each op of a rank, with slots and stages looked up beforehand."""
 
-    def __init__(
-        self,
-        context: RankContext,
-        moves: OffloadOps,
-        rebuilt: Collection[Cell],
-    ) -> None:
+    def __init__(self, context: RankContext, moves: OffloadOps, rebuilt: Collection[Cell]) -> None:
         """Prepare a rank.
 
         Args:

@@ -96,10 +96,7 @@ class ParameterLayout(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        parameters: Iterable[nn.Parameter],
-        num_shares: int = 1,
-        apart: Collection[int] = (),
+        cls, parameters: Iterable[nn.Parameter], num_shares: int = 1, apart: Collection[int] = ()
     ) -> Self:
         """Lay out parameters.
 

@@ -15,10 +15,7 @@ from .kept_protocol import KeptProtocol, StartedCollective
 from .share_collectives import PendingCollective
 
 # The ops that start collectives.
-_CALLS = {
-    CollectiveKind.GATHER: OpKind.UNSHARD,
-    CollectiveKind.SCATTER: OpKind.REDUCE_GRAD,
-}
+_CALLS = {CollectiveKind.GATHER: OpKind.UNSHARD, CollectiveKind.SCATTER: OpKind.REDUCE_GRAD}
 
 
 def gathered(unshard: Op) -> Value:

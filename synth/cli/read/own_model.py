@@ -13,7 +13,7 @@ TrustOption = Annotated[
     bool,
     CommandOption(
         "Import the model, the inputs and the recomputation policies that PLAN names, which runs "
-        "their code; not needed for built-in models and --data. With --model all but the model.",
+        "their code; not needed for built-in models and --data. With --model all but the model."
     ),
 ]
 

@@ -205,11 +205,7 @@ def _measure_together(request: ProfileRequest, measure: Callable[..., None]) -> 
         if world.rank == 0:
             talk("links between ranks are not measured, so transfers take no time")
         measure(
-            world.device,
-            links=links,
-            watch=watch,
-            processes=processes,
-            is_first=world.rank == 0,
+            world.device, links=links, watch=watch, processes=processes, is_first=world.rank == 0
         )
 
 

@@ -95,11 +95,7 @@ class TwoBwChoice:
 
 
 def two_bw_plan(
-    profiles: Sequence[Profile],
-    num_ranks: int,
-    batch_size: int,
-    *,
-    memory_bytes: int | None = None,
+    profiles: Sequence[Profile], num_ranks: int, batch_size: int, *, memory_bytes: int | None = None
 ) -> TwoBwChoice:
     """Return the configuration with the largest predicted throughput that fits.
 
@@ -169,15 +165,7 @@ def _configurations(
         time_us, bound_by = max(terms, key=lambda term: term[0])
         memory = two_bw_memory(costs, recompute=recompute)
         yield TwoBwChoice(
-            width,
-            depth,
-            profile,
-            recompute,
-            micro_batches,
-            partition,
-            time_us,
-            bound_by,
-            memory,
+            width, depth, profile, recompute, micro_batches, partition, time_us, bound_by, memory
         )
 
 

@@ -111,11 +111,7 @@ class FamilySearches:
         if not self.is_free:
             return equal_cuts(self.costs.table, where.num_stages)
         return starting_cuts(
-            self.costs.table,
-            where,
-            self.judge.caps_bytes,
-            self.num_micro_batches,
-            self.should_stop,
+            self.costs.table, where, self.judge.caps_bytes, self.num_micro_batches, self.should_stop
         )
 
     def _is_first_balanced(self, where: Placement) -> bool:

@@ -44,8 +44,7 @@ def bounds_of_mixtures(base: Problem) -> Spans:
     own = [_alike_within_rank(base, s, merged_to(most, choices)) for s, choices in menus]
     seen = [
         instance_with(
-            base,
-            {s: apart(base, s, each[min(place, len(each) - 1)]) for s, each in enumerate(own)},
+            base, {s: apart(base, s, each[min(place, len(each) - 1)]) for s, each in enumerate(own)}
         )
         for place in range(max(map(len, own)))
     ]

@@ -22,11 +22,7 @@ from synth.records.record import FileRecord
 from synth.schedule.files.claim import Claim
 from synth.schedule.files.fingerprint import KEY as FINGERPRINT
 from synth.schedule.files.fingerprint import Fingerprint
-from synth.schedule.files.program_text import (
-    check_size,
-    parse_programs,
-    program_lines,
-)
+from synth.schedule.files.program_text import check_size, parse_programs, program_lines
 from synth.schedule.files.weight_records import Versions, Weights
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.model import Buffering, Placement, Schedule
