@@ -49,7 +49,7 @@ def check_storable(name: str, tensor: Tensor) -> None:
     Raises:
         SynthError: a sparse or quantized tensor, or one of a dtype that safetensors has not.
     """
-    if tensor.layout != torch.strided or tensor.dtype.toas_real() not in _CODES:
+    if tensor.layout != torch.strided or tensor.dtype.to_real() not in _CODES:
         raise SynthError(
             f"{name} is a {tensor.dtype} tensor of layout {tensor.layout}, which a checkpoint "
             f"cannot hold; keep dense numbers, or make it no parameter and no persistent buffer"
