@@ -58,7 +58,7 @@ from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.solver import solve
 from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
-from synth.solver.weight_passing.search import solve_weight_passing
+from synth.solver.weight_passing.search import WeightPassingSearch
 
 FORMAT = "synth-weight-passing-benchmark-1"
 
@@ -156,7 +156,7 @@ def _searched(
         costs = costs_of(model, placed.num_stages, links)
         problem = Problem(costs, placed, count, caps)
         found = (
-            solve_weight_passing(WeightPassingProblem(problem, WeightMovement.GATHER), options)
+            WeightPassingSearch(WeightPassingProblem(problem, WeightMovement.GATHER), options).run()
             if is_gather
             else solve(problem, options)
         )

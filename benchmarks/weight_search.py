@@ -27,7 +27,7 @@ from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.weight_passing.first_orders import published
 from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
-from synth.solver.weight_passing.search import solve_weight_passing
+from synth.solver.weight_passing.search import WeightPassingSearch
 
 FORMAT = "synth-weight-search-benchmark-1"
 
@@ -94,7 +94,9 @@ def run(case: tuple[WeightMovement, tuple[str, int], int], seconds: float, seed:
     """Search a case, and judge the published schedules."""
     movement, (name, tokens), buffers = case
     passing = weight_passing_problem(movement, name, tokens, buffers)
-    found = solve_weight_passing(passing, SolveOptions(time_limit_s=seconds, workers=1, seed=seed))
+    found = WeightPassingSearch(
+        passing, SolveOptions(time_limit_s=seconds, workers=1, seed=seed)
+    ).run()
     best = min(_fitting(passing), default=None)
     caps = passing.problem.caps_bytes or (0,)
     return Row(

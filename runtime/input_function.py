@@ -166,7 +166,6 @@ def spec_of(
     """Return the model of a workload, with the micro-batch that a whole module is cut for.
 
     Args:
-        workload: the workload.
         factory: the address of the model.
         inputs: that of the function that makes micro-batches, which is called if a whole module
             is cut; None: token ids.

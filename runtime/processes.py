@@ -24,7 +24,6 @@ class ProcessIdentity(NamedTuple):
 
     Attributes:
         namespace: equal for processes that can see each other's numbers.
-        pid: its number.
         started: the time of its start, in ticks of the system; empty if it is not known.
     """
 

@@ -140,7 +140,6 @@ class Objective:
         imbalance too.
 
         Args:
-            spans: the spans of the schedule.
             work_us: in one iteration.
         """
         value_us = self.value_us(spans)

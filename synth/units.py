@@ -102,10 +102,7 @@ def parse_bandwidth(text: str) -> float:
     Raises:
         SynthError: something else, or nothing per second.
     """
-    match = re.fullmatch(
-        r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]?i?)(B|b|bit)(?:/s|ps)\s*",
-        text,
-    )
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]?i?)(B|b|bit)(?:/s|ps)\s*", text)
     if match is None or match[2] == "i" or not float(match[1]):
         raise SynthError(
             f"bandwidth {shown(text)} is not understood; write for example 25GB/s (bytes) or "

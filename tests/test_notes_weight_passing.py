@@ -26,7 +26,7 @@ from synth.solver.weight_passing.compute_order import ComputeOrder, all_split, s
 from synth.solver.weight_passing.first_orders import orders_of_one_by_one
 from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
 from synth.solver.weight_passing.programs import make_schedule
-from synth.solver.weight_passing.search import solve_weight_passing
+from synth.solver.weight_passing.search import WeightPassingSearch
 from synth.solver.weight_passing.unshard_placement import OpNeeds
 from synth.solver.weight_passing.visit_options import VisitOptions
 
@@ -143,8 +143,8 @@ def test_closed_forms_of_small_gathers_are_below_proven_optima() -> None:
         )
         options = SolveOptions(time_limit_s=20.0, deterministic=True, workers=1)
         alone = replace(options, without=frozenset({Part.EXACT}), time_limit_s=1.0)
-        searched = solve_weight_passing(passing, alone)
-        exact = solve_weight_passing(passing, options)
+        searched = WeightPassingSearch(passing, alone).run()
+        exact = WeightPassingSearch(passing, options).run()
         assert exact.stopped_by == StoppedBy.OPTIMAL and searched.value_us == exact.value_us
         assert exact.value_us is not None
         proven.append(exact.value_us / 1e6)

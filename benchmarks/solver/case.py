@@ -14,6 +14,7 @@ from synth.search.outcome import relative_gap
 from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Result
+from synth.solver.watch import SolveWatch
 
 # Percentage points between gaps that count as the same; the search reports no smaller rise of its
 # bound.
@@ -141,7 +142,7 @@ def measure(
             case.problem,
             case.recompute,
             options,
-            lambda step: gaps.append(_TimedGap(step.elapsed_s, step.gap)),
+            SolveWatch(lambda step: gaps.append(_TimedGap(step.elapsed_s, step.gap))),
         )
     first_s = round(gaps[0].at_s, 3) if gaps else None
     if result.gap is not None:

@@ -51,7 +51,6 @@ def done_by_all(work: Callable[[], T], gather: Callable[[Any], list[Any]], rank:
     Args:
         work: the part.
         gather: returns the objects of all ranks, in order; all of them call it.
-        rank: this rank.
 
     Raises:
         SynthError: a rank could not do it.

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from synth.errors import SynthError
 
+from ..execution.gradients.all_reduce import as_real
 from .errors import Damaged
 from .manifest import StoredFile, StoredTensor
 from .regular_files import check_regular
@@ -74,8 +75,8 @@ def write_tensors(
         OSError: the disk does not let it.
     """
     # Larger elements first: each tensor then begins at a multiple of its own elements' size.
-    names = sorted(tensors, key=lambda name: (-_real(tensors[name]).element_size(), name))
-    header = _header({name: _real(tensors[name]) for name in names}, step)
+    names = sorted(tensors, key=lambda name: (-as_real(tensors[name]).element_size(), name))
+    header = _header({name: as_real(tensors[name]) for name in names}, step)
     stored = {}
     with path.open("wb") as file:
         file.write(header)
@@ -184,12 +185,8 @@ def _write_hashed(file: BinaryIO, content: memoryview) -> str:
     return digest.hexdigest()
 
 
-def _real(tensor: Tensor) -> Tensor:
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
-
-
 def _bytes_of(tensor: Tensor) -> memoryview:
-    flat: memoryview = _real(tensor).reshape(-1).view(torch.uint8).numpy().data
+    flat: memoryview = as_real(tensor).reshape(-1).view(torch.uint8).numpy().data
     return flat
 
 

@@ -57,7 +57,6 @@ class Saving:
 
         Args:
             folder: where; rank 0 has begun the checkpoint there.
-            state: the training state.
             keep: the number of checkpoints to keep.
             group: the group of all ranks, used by nothing else meanwhile.
         """

@@ -81,7 +81,6 @@ class PacedCollectives:
 
         Args:
             collective: says the ranks and the time.
-            group: of these ranks.
             buffer: of `reducible_bytes`.
         """
         words = buffer[: len(buffer) // _INT64_BYTES * _INT64_BYTES].view(torch.int64)

@@ -49,7 +49,6 @@ class EmulatedStage:
         Args:
             costs: its times and bytes.
             input_bytes: the output of the previous stage; None: this is the first stage.
-            device: the clock of its device.
             is_last: True if F returns the loss.
             has_versions: True if its weights are allocated, as updates replace them.
             op_us: returns the time that an op of a kind takes now, given its time in the plan;

@@ -78,19 +78,12 @@ class EmulatedKept:
     """Implements `KeptProtocol` for one stage of a rank."""
 
     def __init__(
-        self,
-        lowered: Lowered,
-        stage: int,
-        rank: int,
-        group: Any,
-        collectives: PacedCollectives,
+        self, lowered: Lowered, stage: int, rank: int, group: Any, collectives: PacedCollectives
     ) -> None:
         """Make what is kept of a stage.
 
         Args:
             lowered: a schedule with weight passing.
-            stage: its number.
-            rank: this one.
             group: of the stage's homes; None: there is only one.
             collectives: starts those of this rank.
         """

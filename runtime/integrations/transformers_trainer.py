@@ -161,11 +161,7 @@ _OF_ONE_MODEL = {
 
 
 def _check_arguments(args: TrainingArguments, keywords: dict[str, Any]) -> None:
-    """Refuse what a `Trainer` does to the forward of one model.
-
-    Raises:
-        SynthError: it is asked for.
-    """
+    """Refuse what a `Trainer` does to the forward of one model."""
     for name, instead in _OF_ONE_MODEL.items():
         value = keywords.get(name) or getattr(args, name, None)
         if value:

@@ -7,22 +7,14 @@ from synth.errors import SynthError
 
 
 def check_sizes(**sizes: int) -> None:
-    """Check that every size is at least 1.
-
-    Raises:
-        SynthError: one is not.
-    """
+    """Check that every size is at least 1."""
     for name, size in sizes.items():
         if size < 1:
             raise SynthError(f"{name} = {size}; it needs to be at least 1")
 
 
 def check_divides(part: str, parts: int, whole: str, size: int) -> None:
-    """Check that `size` divides into `parts` equal parts.
-
-    Raises:
-        SynthError: it does not.
-    """
+    """Check that `size` divides into `parts` equal parts."""
     if size % parts:
         raise SynthError(
             f"{whole} = {size} is not divisible by {part} = {parts}; "
@@ -31,11 +23,7 @@ def check_divides(part: str, parts: int, whole: str, size: int) -> None:
 
 
 def check_tokens(tokens_BT: Tensor, context_length: int) -> None:
-    """Check that tokens are int64 [batch, time], time within the model's context.
-
-    Raises:
-        SynthError: they are not.
-    """
+    """Check that tokens are int64 [batch, time], time within the model's context."""
     if tokens_BT.ndim != 2 or tokens_BT.dtype != torch.int64:
         raise SynthError(
             f"the embedding was given {tokens_BT.dtype} {list(tokens_BT.shape)}; "

@@ -18,7 +18,8 @@ from ..dtypes import dtype_of
 from ..execution.base.boundary import Tensors
 from ..execution.base.stage_protocol import ForwardInput
 from ..execution.stage.forward_state import ForwardState, StateAtForward
-from ..execution.stage.stage import LayerChain, Stage
+from ..execution.stage.layer_chain import LayerChain
+from ..execution.stage.stage import Stage
 from ..seeds import derive_seed, generators_of
 from .recompute_policies import SELECTIVE, check_policy, run_recomputed
 
@@ -77,7 +78,7 @@ class LayerCall:
             with self._state.recorded(arguments) as state, _drawing(device, seed):
                 found.append(state)
                 yield
-            if before is not None and not _are_equal(before, _states(device)):
+            if before is not None and not all(map(torch.equal, before, _states(device))):
                 start = before
 
         @contextmanager
@@ -192,7 +193,6 @@ def layer_calls(
 
     Args:
         modules: by index.
-        names: the names of all layers.
         autocast: the dtype's name, or none.
         recomputed: patterns of names, such as `block.*`: only their input is kept in F.
         recomputed_layers: indices of further such layers; of a `Recomputation` each under its
@@ -274,10 +274,6 @@ def _drawing(device: torch.device, start: int | Sequence[Tensor] | None) -> Iter
             yield
         finally:
             _put(generators, before)
-
-
-def _are_equal(states: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
-    return all(map(torch.equal, states, others))
 
 
 def _put(generators: Sequence[torch.Generator], states: Sequence[Tensor]) -> None:

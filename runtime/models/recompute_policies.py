@@ -14,7 +14,7 @@ PyTorch's `create_selective_checkpoint_contexts` takes it.
 import itertools
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import cache, partial
 from typing import Any
@@ -73,11 +73,7 @@ def check_policy(policy: str) -> None:
 
 
 def check_is_imported(policies: Iterable[str]) -> None:
-    """Refuse policies whose code a plan would import, as no program has done so before.
-
-    Raises:
-        SynthError: names the first of them.
-    """
+    """Refuse policies whose code a plan would import, as no program has done so before."""
     files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     known = {os.path.realpath(file) for file in files if file}
     for policy in policies:
@@ -213,13 +209,7 @@ class _EveryOtherProduct:
 class _CoreAttentionAgain(TorchFunctionMode):
     """Within it, B computes `scaled_dot_product_attention` again from its arguments."""
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Torch calls this in place of `func`."""
         run = partial(func, **(kwargs or {}))
         if func is not F.scaled_dot_product_attention or not torch.is_grad_enabled():

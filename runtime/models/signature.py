@@ -24,7 +24,6 @@ def layer_signature(layer: nn.Module, *, with_places: bool = True) -> Hashable:
     only signatures of layers that are alive.
 
     Args:
-        layer: the layer.
         with_places: False leaves out what tells a layer's place in the model, such as `layer_idx`,
             and the numbers in names.
     """

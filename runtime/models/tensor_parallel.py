@@ -116,11 +116,7 @@ def _check_whole(layer: nn.Module, address: str, before: Mapping[str, tuple[int,
 
 
 def _check_equal(layer: nn.Module, address: str) -> None:
-    """Refuse shards of different sizes, whose heads and transfers would not fit each other.
-
-    Raises:
-        SynthError: names the first of them.
-    """
+    """Refuse shards of different sizes, whose heads and transfers would not fit each other."""
     for name, tensor in (*layer.named_parameters(), *layer.named_buffers()):
         if not isinstance(tensor, DTensor):
             continue

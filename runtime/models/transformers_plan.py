@@ -85,11 +85,7 @@ def _check_heads(config: object, size: int) -> None:
 
 
 def check_divides(size: int, what: str, count: int) -> None:
-    """Refuse what so many processes of a rank cannot divide equally.
-
-    Raises:
-        SynthError: names it.
-    """
+    """Refuse what so many processes of a rank cannot divide equally."""
     if count % size:
         raise SynthError(
             f"a layer has {count} {what}, which {size} processes of a rank cannot divide equally; "

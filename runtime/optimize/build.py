@@ -62,7 +62,6 @@ def build_steps(
 
     Args:
         modules: the rank's stages, by number; a parameter in several of them is updated once.
-        spec: the optimizer.
         settings: the settings of the first steps.
         device: the device of the parameters.
         clip_norm: the largest global gradient norm; None: no clipping.

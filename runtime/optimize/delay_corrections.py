@@ -19,7 +19,6 @@ class StageUpdate(NamedTuple):
     """One update of one stage.
 
     Attributes:
-        stage: the stage.
         number: the updates of this stage before it, since training began.
         delay: the most updates by which the weights of its gradients are older than those that it
             updates.

@@ -127,7 +127,6 @@ def build_flush_free_step(
 
     Args:
         modules: the rank's stages, by number.
-        spec: the optimizer.
         settings: the settings of the first updates.
         delays: the largest delay of each stage, as `version_facts` has it.
         device: the device of the parameters.

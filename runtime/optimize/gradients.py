@@ -10,6 +10,7 @@ from synth.errors import SynthError
 from ..execution.gradients.all_reduce import local_part
 from ..split import gradient_dtype
 from .multi_tensor import group_alike
+from .norm import GradientNorm
 
 _NARROW = (torch.bfloat16, torch.float16)
 
@@ -57,6 +58,14 @@ class Gradients:
         """Multiply all by a scalar, which may be on another device."""
         for group in group_alike(map(local_part, self._present())):
             torch._foreach_mul_(group, factor.to(group[0].device))
+
+    def clip(self, norm: GradientNorm) -> Tensor:
+        """Scale all down to the norm's limit, with those of all its ranks; return their norm."""
+        norm.start(self.counted())
+        verdict = norm.verdict()
+        if verdict.scale is not None:
+            self.scale(verdict.scale)
+        return verdict.norm
 
     def _present(self) -> list[Tensor]:
         return [p.grad for p in self._parameters if p.grad is not None]

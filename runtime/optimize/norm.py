@@ -40,12 +40,7 @@ class GradientNorm:
     ranks reach the same decision on any hardware.
     """
 
-    def __init__(
-        self,
-        clip_norm: float | None,
-        device: torch.device,
-        group: Any = None,
-    ) -> None:
+    def __init__(self, clip_norm: float | None, device: torch.device, group: Any = None) -> None:
         """Prepare to gather.
 
         Args:

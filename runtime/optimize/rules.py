@@ -43,7 +43,6 @@ class UpdateRule(Protocol):
             gradients: one for each.
             moments: for each name in `moments`, one for each parameter.
             counts: scalars, one for each parameter, if the rule counts.
-            settings: the settings of this step.
             found_inf: float32 scalar on the device; 1: leave everything as it is.
 
         Raises:

@@ -71,7 +71,6 @@ class StageOptimizer:
         """Update the master copies and their moments by the gradients.
 
         Args:
-            settings: the settings of this step.
             found_inf: float32 scalar, on any device; 1: change nothing.
         """
         if found_inf is not None and self._weights:
@@ -102,7 +101,6 @@ class StageOptimizer:
 
         Args:
             settings: the settings of the updates.
-            ahead: their number.
             from_newest: True if the parameters are the newest version, which is predicted from its
                 master copy and rounded once. Of an older version only the parameters are left.
         """

@@ -58,8 +58,6 @@ class ForwardEvaluation:
             clock=OpClock(self._parts.device, recording=False),
         )
         program = CompiledProgram(
-            context,
-            kept=self._connections.kept,
-            reductions=Reductions(self._connections.reducer),
+            context, kept=self._connections.kept, reductions=Reductions(self._connections.reducer)
         )
         return Executor(program, on_failure=self._groups.announce)

@@ -12,6 +12,7 @@ Optimizer, data and precision stay the caller's.
 
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import cached_property
 from numbers import Real
 from typing import Any, Unpack
 
@@ -73,13 +74,12 @@ class Pipeline:
         """
         given = options or PipelineOptions()
         self._groups = given.join_groups(keywords)
-        self._norm_group: Any = None
         with torch.inference_mode(False), self._groups.building():
             self._options = given.updated(**keywords)
             if isinstance(stages, CutModel):
-                stages, tied = cut_stages(schedule, stages, self._group.rank, self._options.device)
+                stages, tied = cut_stages(schedule, stages, self.ranks.rank, self._options.device)
                 self._options = self._options.updated(tied=self._options.tied or tied)
-            self._parts = prepare_rank(schedule, stages, self._group, self._options)
+            self._parts = prepare_rank(schedule, stages, self.ranks, self._options)
             self._groups = self._groups.on(self.device)
             self.clock = self._options.clock or OpClock(self.device, recording=False)
             self._connections = connect(self._parts, self._groups, self._options, self.clock)
@@ -90,18 +90,14 @@ class Pipeline:
         """Name the rank, its stages and the schedule."""
         stages = ", ".join(map(str, self.stages))
         return (
-            f"Pipeline of {self.lowered.schedule!r}; rank {self._group.rank} holds stage {stages} "
+            f"Pipeline of {self.lowered.schedule!r}; rank {self.ranks.rank} holds stage {stages} "
             f"on {self.device}"
         )
 
     @property
-    def _group(self) -> RankGroup:
-        return self._groups.pipeline
-
-    @property
     def ranks(self) -> RankGroup:
         """This rank among those of the pipeline."""
-        return self._group
+        return self._groups.pipeline
 
     @property
     def lowered(self) -> Lowered:
@@ -187,7 +183,7 @@ class Pipeline:
         this group fail, too.
         """
         timeout = timedelta(seconds=self._options.timeout_s)
-        return self._group.subgroup(range(self._group.size), timeout, "norm")
+        return self.ranks.subgroup(range(self.ranks.size), timeout, "norm")
 
     def split(self, *inputs: Any, targets: Any = None, **keywords: Any) -> Batch:
         """Divide a mini-batch along the first dimension into the schedule's micro-batches.
@@ -253,7 +249,7 @@ class Pipeline:
                     "a step needs autograd, which is off here (torch.no_grad or inference_mode): "
                     "call step outside of it, or evaluate"
                 )
-            scale = scale_of(scaler, self._group.size, has_stepper=self.stepper is not None)
+            scale = scale_of(scaler, self.ranks.size, has_stepper=self.stepper is not None)
             terms = self._terms(weight, weights, losses, outputs, scale=scale)
             Batch.checked(batch, self.num_micro_batches)
             shapes, sizes = self._find_sizes(batch)
@@ -341,12 +337,7 @@ class Pipeline:
             if self.stepper is not None:
                 raise SynthError("the pipeline's stepper clips: give build_steps its clip_norm")
             gradients = Gradients(self.updated, self.owns)
-            norm = GradientNorm(max_norm, self.device, self._among_all())
-            norm.start(gradients.counted())
-            verdict = norm.verdict()
-            if verdict.scale is not None:
-                gradients.scale(verdict.scale)
-            return verdict.norm
+            return gradients.clip(GradientNorm(max_norm, self.device, self._among_all))
 
     def combine_overflow(self, found_inf: Tensor, group: Any = None) -> None:
         """Replace a flag (0 or 1) by the maximum over all ranks, in place; all of them call this.
@@ -356,7 +347,7 @@ class Pipeline:
             group: the process group to take the maximum over; None: the pipeline's ranks.
         """
         with self._joint.call(CallKind.OVERFLOW, meets=True):
-            (group or self._among_all()).allreduce([found_inf], ReduceOp.MAX).wait()
+            (group or self._among_all).allreduce([found_inf], ReduceOp.MAX).wait()
 
     def broadcast_buffers(self) -> None:
         """Make the buffers of each stage equal to those at its home, after these were loaded.
@@ -365,7 +356,7 @@ class Pipeline:
         """
         schedule = self.lowered.schedule
         if schedule.weights is not None:
-            broadcast_buffers(schedule, self._group, self.stages, self.device)
+            broadcast_buffers(schedule, self.ranks, self.stages, self.device)
 
     def close(self) -> None:
         """Free this pipeline's NCCL communicators, once all its ranks have done their work.
@@ -376,10 +367,9 @@ class Pipeline:
         self._joint.end()
         self._groups.close()
 
+    @cached_property
     def _among_all(self) -> Any:
-        if self._norm_group is None:
-            self._norm_group = self.separate_group()
-        return self._norm_group
+        return self.separate_group()
 
     def _terms(
         self,
@@ -391,7 +381,6 @@ class Pipeline:
         scale: Scale | None = None,
         with_loss: bool = True,
     ) -> LossTerms:
-        count = self.num_micro_batches
         last = [stage for stage in self.stages.values() if stage.is_last]
         if outputs is not None and with_loss and not all(stage.has_loss for stage in last):
             raise SynthError(
@@ -399,7 +388,7 @@ class Pipeline:
                 "itself: give the Pipeline its loss=…, or evaluate without targets"
             )
         return LossTerms.of(
-            count,
+            self.num_micro_batches,
             weight,
             weights,
             updates=self.lowered.schedule.num_updates,

@@ -118,11 +118,7 @@ def lower_verified(schedule: AnySchedule) -> Lowered:
 
 
 def check_size(lowered: Lowered, group: RankGroup) -> None:
-    """Check that the schedule is for the number of ranks in the group.
-
-    Raises:
-        SynthError: it is not.
-    """
+    """Check that the schedule is for the number of ranks in the group."""
     if lowered.num_ranks != group.size:
         raise SynthError(
             f"the schedule is for {lowered.num_ranks} ranks, the group has {group.size}; start as "

@@ -166,11 +166,7 @@ def _names_of(layers: Mapping[str, nn.Module]) -> ModelNames | None:
 def _check_names(
     names: ModelNames | None, held: Mapping[str, list[HeldTensor]], ranks: AllRanks
 ) -> None:
-    """Refuse tensors that `from_pretrained` would leave out; all ranks call this.
-
-    Raises:
-        SynthError: there are some.
-    """
+    """Refuse tensors that `from_pretrained` would leave out; all ranks call this."""
     own = [name for of in held.values() for tensor in of for name in tensor.names]
     others = [] if names is None else names.others(own)
     kinds = [] if names is None else [type(names.model).__name__]

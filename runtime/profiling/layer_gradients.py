@@ -27,7 +27,6 @@ def layer_gradients(sample: Sample, call: LayerCall) -> Gradients:
     The layer stays as it was.
 
     Args:
-        sample: the layer with a micro-batch.
         call: how it is called; its random numbers are the same each time.
     """
     leaves, tree = pytree.tree_flatten(sample.x)

@@ -54,9 +54,7 @@ def walk_layers(
 
     Args:
         calls: the layers, on the CPU, or on the meta device if `fill` is given.
-        names: the names of the layers.
         batch: the inputs of the first layer, and the targets of the last one.
-        device: the device to run them on.
         fill: makes a layer with data of one without, when it is its turn to be run.
         separate: no layers are identical.
 

@@ -240,11 +240,7 @@ class _ModelProfiler:
 
 
 def _check_untied(source: LayerSource) -> None:
-    """Refuse layers that share parameters, which would be divided twice.
-
-    Raises:
-        SynthError: some do.
-    """
+    """Refuse layers that share parameters, which would be divided twice."""
     if source.ties:
         first = source.names[source.ties[0].places[0][0]]
         raise SynthError(

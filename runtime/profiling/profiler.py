@@ -35,7 +35,6 @@ def profile_layer(
     """Measure one layer.
 
     Args:
-        sample: the layer on its device, with a micro-batch.
         spec: the optimizer that will train it.
         warmup: rounds that are not counted.
         iterations: rounds that are; F, B, W, BW and STEP are measured in each.

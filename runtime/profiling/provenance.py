@@ -35,7 +35,6 @@ def provenance_of(
         links: the measured links; None: there are none.
         conditions: how busy the machine was.
         conversion: of the layers, that notes tell of; None: there was none.
-        notes: on the layers.
     """
     on_cuda = device.type == "cuda"
     converted = None if conversion is None else conversion.described

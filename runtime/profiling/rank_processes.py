@@ -11,7 +11,6 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from synth.errors import SynthError
-from synth.op_kinds import OpKind
 from synth.profile.layer_profile import LayerProfile, Timing
 
 from ..execution.gradients.all_reduce import broadcast_from_first, is_sharded
@@ -98,7 +97,9 @@ class RankProcesses:
         return own.replace(
             time_us=times,
             pair_us=max(pairs, key=_median, default=None),
-            rise_bytes={kind: _most(found, kind) for kind in own.rise_bytes},
+            rise_bytes={
+                kind: max(each.rise_bytes[kind] for each in found) for kind in own.rise_bytes
+            },
             **{name: max(getattr(each, name) for each in found) for name in _BYTES},
         )
 
@@ -116,7 +117,3 @@ _BYTES = (
 
 def _median(timing: Timing) -> float:
     return timing.median_us
-
-
-def _most(found: Sequence[LayerProfile], kind: OpKind) -> int:
-    return max(each.rise_bytes[kind] for each in found)

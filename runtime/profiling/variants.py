@@ -23,7 +23,6 @@ def measured_variants(
 
     Args:
         name: the layer's name.
-        sample: the layer on its device, with a micro-batch.
         kept: its profile where everything is kept.
         policies: by their names, or addresses of a user's functions.
         measure: measures one layer.

@@ -150,7 +150,6 @@ class AbsentCollectives:
 
         Args:
             rank: the index of this rank in it.
-            size: the number of ranks.
             passes: True if broadcasts bring weights, else they copy what is equal already.
         """
         self._rank, self._size, self._passes = rank, size, passes

@@ -24,7 +24,6 @@ class PlannedArrivals:
         """Simulate the plan.
 
         Args:
-            lowered: its lowered form.
             rank: the receiver.
             clock: tells when the rank began its program.
             late: steps are validated later, so that iterations overlap.

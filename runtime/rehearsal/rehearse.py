@@ -63,8 +63,6 @@ def rehearse(
     """Train ranks of a plan alone, one after the other, with made-up inputs from other ranks.
 
     Args:
-        plan: the plan.
-        lowered: its lowered form.
         options: of the run; without data or inputs a built-in model gets random token ids.
         device: the device for every rank.
         ranks: the ranks to rehearse; None: all.
@@ -189,11 +187,7 @@ class _Rehearsal:
 
 
 def _check_single(plan: Plan) -> None:
-    """Refuse ranks that are groups, whose processes would wait for each other.
-
-    Raises:
-        SynthError: they are.
-    """
+    """Refuse ranks that are groups, whose processes would wait for each other."""
     group = plan.workload.group
     if group is not None and group.devices > 1:
         raise SynthError(
@@ -218,10 +212,7 @@ def _check(lowered: Lowered, ranks: Sequence[int]) -> None:
 
 
 def _beside(
-    num_ranks: int,
-    rank: int,
-    own: Callable[[AbsentRanks], T],
-    other: Callable[[AbsentRanks], None],
+    num_ranks: int, rank: int, own: Callable[[AbsentRanks], T], other: Callable[[AbsentRanks], None]
 ) -> T:
     """Run one rank here, and the others in threads until they have told it what it needs to know.
 

@@ -5,7 +5,7 @@ later; which parameters autograd also reaches by other paths; and whether the st
 of its own (forces, gradient penalties), in which no rule may take part.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,13 +56,7 @@ def _refuse_backward(func: Callable[..., Any]) -> None:
 
 
 class _BackwardRefused(Opening):
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         _refuse_backward(func)
         return func(*args, **(kwargs or {}))
 
@@ -85,13 +79,7 @@ class ForwardObserver(Interception):
         # Ids of the parameters, by autograd's nodes on the way to weights computed of them.
         self._derived: dict[Any, set[int]] = {}
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Torch calls this in place of `func`.
 
         Raises:
@@ -145,13 +133,7 @@ class BackwardObserver(Opening):
         super().__init__()
         self._findings = findings
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Torch calls this in place of `func`."""
         if func is torch.autograd.grad and not in_function_transform():
             self._findings.runs_backward = True

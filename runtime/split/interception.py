@@ -1,7 +1,7 @@
 """Sends the calls that have a rule to it, while F (or a recomputation within B) runs."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from types import FunctionType
@@ -42,13 +42,7 @@ class Interception(Opening):
         # A mode may be entered again within itself.
         self._outer: list[Interception | None] = []
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Torch calls this in place of `func`."""
         kwargs = kwargs or {}
         # A compiled region is one autograd function; a rule inside it would be compiled away.

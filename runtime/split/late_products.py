@@ -63,13 +63,7 @@ class Watching(TorchFunctionMode):
         self._kept: list[Any] = []
         self._needed: set[int] = set()
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Torch calls this in place of `func`."""
         kwargs = kwargs or {}
         given = _tensors((args, kwargs))
@@ -92,7 +86,6 @@ class Watching(TorchFunctionMode):
 
         Args:
             inputs: gradients of inputs, as the backward returned them.
-            weights: those of weights.
         """
         needed = self._needed.union(*(self._parts.get(id(g), ()) for g in inputs))
         wanted: set[int] = set().union(*(self._parts.get(id(g), ()) for g in weights))
@@ -112,13 +105,7 @@ class Postponing(TorchFunctionMode):
         self._later: dict[int, tuple[Tensor, Later]] = {}
         self._now: dict[int, Any] = {}
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Torch calls this in place of `func`."""
         args, kwargs = pytree.tree_map(self._computed, (args, dict(kwargs or {})))
         given = _tensors((args, kwargs))

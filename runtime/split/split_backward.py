@@ -96,7 +96,7 @@ class SplitTape:
         Raises:
             SynthError: hooks got a part of a gradient from autograd, of which W has the other part.
         """
-        before = _states(self.listened)
+        before = {key: _state(parameter) for key, parameter in self.listened.items()}
         self._is_in_backward = True
         try:
             # Autograd carries a mode over to its device threads with the caller's other state.
@@ -190,10 +190,6 @@ def _run_task(task: WeightTask, add: Callable[[Tensor, Tensor], None]) -> None:
         gradients = task.run()
     for parameter, gradient in zip(task.targets, gradients, strict=True):
         add(parameter, gradient)
-
-
-def _states(parameters: Mapping[int, Tensor]) -> dict[int, Any]:
-    return {key: _state(parameter) for key, parameter in parameters.items()}
 
 
 def _state(parameter: Tensor) -> tuple[int, int] | None:

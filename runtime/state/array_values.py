@@ -24,7 +24,6 @@ class ArrayValues:
     """The numbers of a NumPy array, of a `bytearray`, or of an `array.array`.
 
     Attributes:
-        array: the array.
         watchfulness: what may be held of large NumPy arrays, and of tensors.
     """
 

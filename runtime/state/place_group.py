@@ -34,7 +34,6 @@ class PlaceGroup:
 
     Attributes:
         seen: the objects walked over, by id.
-        places: the places.
         reached: how each of them is reached.
         values: the last known value of each.
         numbers: by storage, the index of the place that its tensors have.
@@ -191,11 +190,7 @@ class SteadyEntries:
             sum(map(len, self._tables)) != len(self._values)
             or not all(map(operator.is_, chain.from_iterable(self._keyed), self._keys))
             or not all(
-                map(
-                    operator.is_,
-                    chain.from_iterable(map(dict.values, self._tables)),
-                    self._values,
-                )
+                map(operator.is_, chain.from_iterable(map(dict.values, self._tables)), self._values)
             )
         )
 

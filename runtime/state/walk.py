@@ -16,12 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextvars import ContextVar
 from enum import Enum
 from pathlib import Path
-from types import (
-    CodeType,
-    FunctionType,
-    MemberDescriptorType,
-    ModuleType,
-)
+from types import CodeType, FunctionType, MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np

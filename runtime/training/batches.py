@@ -44,13 +44,11 @@ class Batches:
         """Prepare to load mini-batches.
 
         Args:
-            data: all of it.
             plan: the number of micro-batches, and the sequences in each.
             per_step: mini-batches per optimizer step and pipeline.
             inputs: True if this rank needs inputs, for the first stage.
             targets: True if it needs targets, for the last stage.
             device: the device to copy them to.
-            pipeline: the number of this pipeline.
             num_pipelines: the pipelines that share the data.
 
         Raises:

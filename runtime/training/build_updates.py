@@ -20,12 +20,6 @@ def build_updates(
 ) -> StageSteps:
     """Make the optimizer steps; all ranks of the pipeline call this at the same time.
 
-    Args:
-        plan: the plan of the run.
-        pipeline: the pipeline of the rank.
-        options: the options of the run.
-        spec: the optimizer.
-
     Raises:
         SynthError: the options do not fit the plan or the optimizer.
     """

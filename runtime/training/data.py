@@ -48,11 +48,7 @@ class TokenData(EpochData):
         return fingerprint(self._tokens)
 
     def check_enough(self, sequences_per_step: int) -> None:
-        """Check that the data suffices for one step.
-
-        Raises:
-            SynthError: all epochs together hold less.
-        """
+        """Check that the data suffices for one step."""
         self._epochs.check_enough(sequences_per_step, "the data", "sequences")
 
     def mini_batch(

@@ -23,8 +23,6 @@ def check_corrections(options: DelayOptions, plan: Plan, spec: OptimizerSpec) ->
 
     Args:
         options: the corrections.
-        plan: the plan of the run.
-        spec: its optimizer.
 
     Raises:
         SynthError: no gradient of the plan is late, the optimizer has no momentum to look ahead

@@ -33,9 +33,6 @@ class Epochs:
             sequences_per_step: those of one optimizer step.
             data: the name of the data, for messages.
             unit: the word for its sequences, in the plural.
-
-        Raises:
-            SynthError: all epochs together hold less.
         """
         held = self.num_sequences
         if held is not None and held < sequences_per_step:

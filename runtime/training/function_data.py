@@ -52,11 +52,7 @@ class FunctionData(EpochData):
         """Nothing identifies what a function makes."""
 
     def check_enough(self, sequences_per_step: int) -> None:
-        """Check that the data suffices for one step.
-
-        Raises:
-            SynthError: all epochs together hold less.
-        """
+        """Check that the data suffices for one step."""
         self._epochs.check_enough(sequences_per_step, self._function.address, "samples")
 
     def mini_batch(

@@ -28,11 +28,8 @@ def extra_bytes(
     """The bytes that a rank's updates need beyond those that the plan counts; may be negative.
 
     Args:
-        plan: the plan of the run.
         rank: the rank within the plan.
-        stages: the stages of the rank, by number.
         updated: the modules that its STEPs update in its own memory; none if the host keeps them.
-        chosen: the optimizer of the run.
         predicted: the stages whose forwards read predicted weights.
 
     Raises:

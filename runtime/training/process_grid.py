@@ -26,7 +26,6 @@ class Place:
     Attributes:
         rank: in its pipeline.
         mesh: of all processes.
-        pipeline: its number.
         ranks: the processes of this pipeline with the same place in their groups; None: there is
             one pipeline, of all processes.
         peers: the processes with the same place in all pipelines; None: there is one pipeline.

@@ -41,7 +41,6 @@ class RunCheckpoints:
         Args:
             options: None: the run has no checkpoints.
             layers: see `Checkpointer`, as for the others.
-            optimizer: the optimizer of the rank.
             timeout_s: the time limit of messages between ranks.
             shared: parameters of which the rank holds a part.
             restarted: True if the run's processes were started again.

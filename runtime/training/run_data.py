@@ -15,7 +15,6 @@ def open_data(options: TrainOptions, workload: Workload, first_stage: Stage | No
     """Open the data that the options of a run name.
 
     Args:
-        options: the options of the run.
         workload: the size of micro-batches and the length of sequences.
         first_stage: the first stage, on a rank that holds it. Its embedding has the vocabulary, so
             only these ranks check token ids.

@@ -30,15 +30,7 @@ class RunState:
         batches: Batches,
         checkpoints: RunCheckpoints,
     ) -> None:
-        """Begin at step 0.
-
-        Args:
-            plan: the plan of the run.
-            options: its options.
-            data: its data.
-            batches: the mini-batches of this rank.
-            checkpoints: the checkpoints of the run.
-        """
+        """Begin at step 0."""
         self._plan, self._options, self._data = plan, options, data
         self._batches, self._checkpoints = batches, checkpoints
         self._update_counts = UpdateCounts(plan)

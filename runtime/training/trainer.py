@@ -54,8 +54,6 @@ class RankTrainer:
 
         Args:
             plan: the plan to train under.
-            lowered: its lowered form.
-            options: the options of the run.
             world: this process among the others.
             progress: updated before each instruction, for a post-mortem.
             stop_requested: returns True if this rank is to end after the running step; all ranks

@@ -33,7 +33,6 @@ class UpdateCounts:
         """Return the counts of all layers after more steps.
 
         Args:
-            steps: the steps of the plan.
             before: the counts of all layers before them.
         """
         return tuple(n + steps * new for n, new in zip(before, self._of_step, strict=True))

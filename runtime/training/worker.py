@@ -97,10 +97,7 @@ def _hanging_processes(
 
     pipelines = {
         first: HangDetector(
-            lowered,
-            place_of(first),
-            patience_s=options.patience_s,
-            timeout_s=options.timeout_s,
+            lowered, place_of(first), patience_s=options.patience_s, timeout_s=options.timeout_s
         )
         for start in range(0, mesh.size, mesh.ranks * mesh.tensor)
         for first in range(start, start + mesh.tensor)
@@ -113,11 +110,7 @@ def _hanging_processes(
 
 
 def _train(
-    plan: Plan,
-    lowered: Lowered,
-    order: WorkerOrder,
-    world: World,
-    progress: RankProgress,
+    plan: Plan, lowered: Lowered, order: WorkerOrder, world: World, progress: RankProgress
 ) -> RankResult:
     """Train; with checkpoints, SIGTERM ends training gracefully."""
     assert isinstance(order.options, TrainOptions)

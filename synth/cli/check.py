@@ -24,12 +24,10 @@ class ProofOptions(Record):
         ),
     ] = None
     workers: Annotated[
-        AtOnce | None,
-        CommandOption("With --prove: number of solver threads.", default="all cores"),
+        AtOnce | None, CommandOption("With --prove: number of solver threads.", default="all cores")
     ] = None
     all_provers: Annotated[
-        bool,
-        CommandOption("With --prove: run all provers, not only that of PLAN's certificate."),
+        bool, CommandOption("With --prove: run all provers, not only that of PLAN's certificate.")
     ] = False
 
 

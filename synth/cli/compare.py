@@ -40,11 +40,7 @@ class CompareRequest(Record):
         return self.picture or []
 
     def check_files(self) -> None:
-        """Refuse outputs that cannot be written, before work is spent on their contents.
-
-        Raises:
-            SynthError: a picture, the page or the folder cannot be written.
-        """
+        """Refuse outputs that cannot be written, before work is spent on their contents."""
         check_outputs(*self.pictures, self.html, inputs=[self.arguments.pipeline.profile_file])
         check_pictures(self.pictures, self.force)
         check_replaceable(self.html, PAGE, "--html", self.force)

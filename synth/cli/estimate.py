@@ -22,8 +22,7 @@ class EstimateRequest(Record):
         ),
     ] = None
     name: Annotated[
-        str | None,
-        CommandOption("Name of the profile.", default="model, device and sizes"),
+        str | None, CommandOption("Name of the profile.", default="model, device and sizes")
     ] = None
     force: ForceOption = False
     format: FormatOption = Format.TEXT

@@ -10,8 +10,7 @@ from synth.cli.read.import_request import ImportRequest
 
 def command(
     schedule_path: Annotated[
-        Path,
-        typer.Argument(metavar="CSV", help="Schedule of torch.distributed.pipelining."),
+        Path, typer.Argument(metavar="CSV", help="Schedule of torch.distributed.pipelining.")
     ],
     request: ImportRequest,
 ) -> None:

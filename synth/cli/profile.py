@@ -19,13 +19,7 @@ from synth.records.record import Record, check_outputs
 class ProfileRequest(Record):
     """The options of `synth profile`."""
 
-    output: Annotated[
-        Path,
-        CommandOption(
-            "Profile file to write.",
-            names=("--output", "-o"),
-        ),
-    ]
+    output: Annotated[Path, CommandOption("Profile file to write.", names=("--output", "-o"))]
     arguments: Annotated[
         list[str] | None,
         CommandOption(
@@ -41,12 +35,10 @@ class ProfileRequest(Record):
         ),
     ] = None
     micro_batch_size: Annotated[
-        PositiveInt | None,
-        CommandOption("Sequences per micro-batch.", default="1, or of --inputs"),
+        PositiveInt | None, CommandOption("Sequences per micro-batch.", default="1, or of --inputs")
     ] = None
     seq_len: Annotated[
-        PositiveInt | None,
-        CommandOption("Tokens per sequence.", default="1024, or of --inputs"),
+        PositiveInt | None, CommandOption("Tokens per sequence.", default="1024, or of --inputs")
     ] = None
     dtype: Annotated[str, CommandOption("Parameter type: float32 or bfloat16 (bf16).")] = "float32"
     optimizer: Annotated[str, CommandOption("adamw, sgd, or sgd:MOMENTUM.")] = "adamw"
@@ -82,10 +74,9 @@ class ProfileRequest(Record):
     threads: Annotated[PositiveInt, CommandOption("CPU threads per rank.")] = 1
     warmup: Annotated[NonNegativeInt, CommandOption("Warm-up iterations.")] = 3
     iters: Annotated[PositiveInt, CommandOption("Measured iterations.")] = 20
-    separate: Annotated[
-        bool,
-        CommandOption("Measure identical layers, too, each by itself."),
-    ] = False
+    separate: Annotated[bool, CommandOption("Measure identical layers, too, each by itself.")] = (
+        False
+    )
     pairs: Annotated[
         bool,
         CommandOption(

@@ -20,10 +20,7 @@ class RehearseRequest(Record):
     output: Annotated[
         Path | None,
         After("--inputs"),
-        CommandOption(
-            "Write times and memory here, as JSON.",
-            names=("--output", "-o"),
-        ),
+        CommandOption("Write times and memory here, as JSON.", names=("--output", "-o")),
     ] = None
     trust: Annotated[TrustOption, After("--model")] = False
     width: ChartWidthOption = None

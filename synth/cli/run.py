@@ -23,10 +23,7 @@ class RunRequest(Record):
     output: Annotated[
         Path | None,
         After("--inputs"),
-        CommandOption(
-            "Write losses and times of the run here, as JSON.",
-            names=("--output", "-o"),
-        ),
+        CommandOption("Write losses and times of the run here, as JSON.", names=("--output", "-o")),
     ] = None
     trust: Annotated[TrustOption, After("--model")] = False
     trace: Annotated[
@@ -62,11 +59,7 @@ class RunRequest(Record):
         training = self.training
         named = map(file_of, (training.model, training.inputs))
         check_outputs(
-            self.output,
-            self.trace,
-            self.html,
-            *self.pictures,
-            inputs=[plan, training.data, *named],
+            self.output, self.trace, self.html, *self.pictures, inputs=[plan, training.data, *named]
         )
         check_replaceable(self.output, RUN, "-o", self.force)
         check_replaceable(self.trace, TRACE, "--trace", self.force)
@@ -84,11 +77,7 @@ class RunRequest(Record):
 
 
 def refuse_charts(look_ahead: int, *files: Path | None) -> None:
-    """Refuse files about the order of a run that need not keep its plan's order.
-
-    Raises:
-        SynthError: there is one.
-    """
+    """Refuse files about the order of a run that need not keep its plan's order."""
     wanted = [str(path) for path in files if path is not None]
     if look_ahead and wanted:
         raise SynthError(

@@ -28,8 +28,7 @@ class ShowRequest(Record):
         Path | None, CommandOption("Write the simulated times here, as a trace file.")
     ] = None
     perfetto: Annotated[
-        Path | None,
-        CommandOption("Write the chart here, for ui.perfetto.dev or chrome://tracing."),
+        Path | None, CommandOption("Write the chart here, for ui.perfetto.dev or chrome://tracing.")
     ] = None
     html: Annotated[
         Path | None,

@@ -18,7 +18,7 @@ class SolveRequest(Record):
         After("--solver"),
         OUTPUT,
         CommandOption(
-            "Show stages, costs, and whether the memory limit is feasible; do not search.",
+            "Show stages, costs, and whether the memory limit is feasible; do not search."
         ),
     ] = False
     has_all_rows: Annotated[

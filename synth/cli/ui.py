@@ -41,8 +41,7 @@ class PublicOptions(Record):
         TimeLimit | None, CommandOption("The longest search.", default="20s")
     ] = None
     work_limit: Annotated[
-        TimeLimit | None,
-        CommandOption("Work that a visitor gets in ten minutes.", default="120s"),
+        TimeLimit | None, CommandOption("Work that a visitor gets in ten minutes.", default="120s")
     ] = None
     most_ops: Annotated[
         Annotated[Count, Field(ge=1)] | None,
@@ -50,11 +49,7 @@ class PublicOptions(Record):
     ] = None
 
     def check(self) -> None:
-        """Refuse limits without visitors.
-
-        Raises:
-            SynthError: there is one without --public.
-        """
+        """Refuse limits without visitors."""
         names = ("host", "search_limit", "work_limit", "most_ops")
         given = [name for name in names if getattr(self, name) is not None]
         if given and not self.public:
@@ -70,8 +65,7 @@ class UiRequest(Record):
         CommandOption("Port to listen on.", default="a free one"),
     ] = None
     browser: Annotated[
-        bool,
-        CommandOption("Open the page in the browser.", names=("--browser/--no-browser",)),
+        bool, CommandOption("Open the page in the browser.", names=("--browser/--no-browser",))
     ] = True
     visitors: Annotated[PublicOptions, _PUBLIC] = PublicOptions()
 

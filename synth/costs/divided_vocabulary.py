@@ -41,7 +41,7 @@ def divided_vocabulary(profile: Profile, num_ranks: int, barriers: int) -> Profi
     embedding, head = kinds[first.profile], kinds[last.profile]
     passed = kinds[inner[-1].profile].output_bytes
     new = {
-        f"{first.profile} part": _embedding_part(embedding, num_ranks),
+        f"{first.profile} part": embedding.replace(**_shares(embedding, num_ranks)),
         f"{inner[0].profile} of the sum": _with_input(
             kinds[inner[0].profile], embedding.output_bytes
         ),
@@ -105,11 +105,6 @@ def _with_input(layer: LayerProfile, input_bytes: int) -> LayerProfile:
         recompute_saved_bytes=layer.recompute_saved_bytes + input_bytes,
         variants={},
     )
-
-
-def _embedding_part(layer: LayerProfile, num_ranks: int) -> LayerProfile:
-    """A part looks up the tokens that it has; what it makes is as large as the whole result."""
-    return layer.replace(**_shares(layer, num_ranks))
 
 
 def _head_part(

@@ -26,8 +26,6 @@ def partition_costs(
     of unequal speed, the ops of a stage take the time that its rank needs.
 
     Args:
-        profile: the profile of the layers.
-        sizes: the number of layers of each stage.
         ranks: [copy][stage] → rank, which only ranks of unequal speed need.
 
     Raises:
@@ -68,7 +66,6 @@ def stage_speeds(
     """Return the speed of each stage: that of its rank.
 
     Args:
-        speeds: of each rank.
         ranks: [copy][stage] → rank; None: not known.
 
     Raises:
@@ -174,7 +171,6 @@ def _forward_rise(layers: list[LayerProfile], rises: list[int], held: list[OpKin
     """The highest level of F, or R, above its start: layers run first to last.
 
     Args:
-        layers: the layers of a stage.
         rises: by layer, the rise during its op.
         held: by layer but the last, the last op that needs its output.
     """
@@ -188,10 +184,7 @@ def _forward_rise(layers: list[LayerProfile], rises: list[int], held: list[OpKin
 
 
 def _backward_rise(
-    layers: list[LayerProfile],
-    kind: OpKind,
-    held: list[OpKind],
-    sums: Sequence[GradientSum] = (),
+    layers: list[LayerProfile], kind: OpKind, held: list[OpKind], sums: Sequence[GradientSum] = ()
 ) -> int:
     """The highest level of B (or BW) above its start: layers run last to first.
 

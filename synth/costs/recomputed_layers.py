@@ -58,11 +58,7 @@ def recomputing(profile: Profile, layers: Collection[int]) -> Profile:
 
 
 def check_layers(profile: Profile, layers: Iterable[int]) -> None:
-    """Refuse places at which there is no layer.
-
-    Raises:
-        SynthError: names the first of them.
-    """
+    """Refuse places at which there is no layer."""
     count = len(profile.layers)
     for index in layers:
         if not 0 <= index < count:

@@ -11,7 +11,6 @@ def _decoder(given: ConfigValues, head_dim: int | None = None) -> dict[str, Any]
     """The sizes that all decoders with rotary embeddings and gated MLPs name alike.
 
     Args:
-        given: the config.
         head_dim: of a kind of model, if the config has none; None: a share of the hidden size.
     """
     hidden, heads = given.number("hidden_size"), given.number("num_attention_heads")

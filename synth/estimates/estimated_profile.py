@@ -53,7 +53,6 @@ class Estimator:
     """The inputs of an estimate.
 
     Attributes:
-        shape: the model.
         device: the device of every rank.
         layout: the sizes of groups and micro-batches.
         software: the training program.

@@ -1,7 +1,6 @@
 """The three factors of a device and a training program, and the training programs known by name."""
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -58,13 +57,6 @@ def software_of(name: str) -> Software:
     if found is None:
         raise SynthError(f"software {name!r:.40} is not known; known: {', '.join(SOFTWARE)}")
     return found
-
-
-class Deviation(NamedTuple):
-    """A factor and the standard deviation of its logarithm."""
-
-    value: float
-    deviation: float
 
 
 @dataclass(frozen=True)

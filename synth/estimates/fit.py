@@ -40,7 +40,6 @@ class StepParts:
     """A measured step, and its estimate by parts.
 
     Attributes:
-        run: the step.
         factors: at which the parts were taken.
     """
 

@@ -73,7 +73,6 @@ class LayerOps:
     """Builds the operations of a model's parts under a layout.
 
     Attributes:
-        shape: the model.
         layout: the sizes of groups and micro-batches.
         software: the training program.
         ranks_per_node: of the device's node.

@@ -61,7 +61,6 @@ class Software(Record):
     """The properties of a training program on which an estimate depends.
 
     Attributes:
-        attention: its kernels.
         hidden_tensor: share of the collectives of tensor parallelism that compute hides.
         shown_context: share of the exchange of keys and values between ranks of a context that
             attention does not hide.

@@ -28,7 +28,6 @@ class States:
 
     Attributes:
         shared: parameters of the rank before they are sharded, of all but experts.
-        experts: those of its experts.
         kept: the share of them whose optimizer state is on the rank.
         cast_bytes: of weights that are kept in a narrow dtype beside the parameters.
     """

@@ -85,7 +85,6 @@ def shape_of(config: Mapping[str, Any], name: str) -> ModelShape:
 
     Args:
         config: the values of a `config.json`.
-        name: the name of the model.
 
     Raises:
         SynthError: a kind of model that is not known, or a value is missing or wrong.

@@ -44,7 +44,6 @@ def module_shape(name: str, values: Mapping[str, Any], given: ConfigValues) -> M
     """Return the shape of a model of transformers.
 
     Args:
-        name: of the model.
         values: of its config.json.
         given: the same, for its errors.
 
@@ -175,7 +174,6 @@ class _ModuleReader:
     """Reads the sizes of a module.
 
     Attributes:
-        name: of the model.
         config: that of transformers, with all its defaults.
         given: the config's values, for errors.
     """

@@ -42,7 +42,6 @@ class Attention:
         queries: the queries of a sequence on this rank.
         keys: the keys that a query reads in the mean, so half of the sequence under a causal mask.
         query_dim: of a head's query and key.
-        value_dim: of its value.
         role: F or B.
         is_fused: without writing the scores, which B then computes again.
     """

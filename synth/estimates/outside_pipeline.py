@@ -37,7 +37,6 @@ class OutsidePipeline:
 
     Attributes:
         estimator: model, device, layout, program and factors.
-        ranks: of the pipeline.
     """
 
     estimator: Estimator

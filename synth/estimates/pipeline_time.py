@@ -18,9 +18,7 @@ def pipeline_us(
 
     Args:
         name: of the family.
-        ranks: of the pipeline.
         micro_batches: of an iteration.
-        costs: of its stages.
         waits: interleaved 1F1B waits for its transfers.
 
     Raises:

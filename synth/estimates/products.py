@@ -41,7 +41,6 @@ def products(shape: ModelShape, layout: Layout, *, dense: bool) -> list[LayerPro
     """Return the products of a decoder layer.
 
     Args:
-        shape: the model.
         layout: the sizes of groups and micro-batches.
         dense: of a layer without experts.
     """

@@ -27,7 +27,6 @@ class TrainingStep:
 
     Attributes:
         estimator: model, device, layout, program and factors.
-        ranks: of the pipeline.
         micro_batches: of each pipeline in a step.
         schedule: the name of a published schedule; of one rank it does not matter.
     """

@@ -72,7 +72,6 @@ def generate(
         name: the name of a family; behind a colon its options, such as the number of rounds:
             `interleaved:3`, `interleaved:3,group=5`, `chimera:doubling`.
         num_ranks: the placement follows from it and from the family.
-        num_micro_batches: in one mini-batch.
         costs: the costs of the placement's stages, for families that read costs; None: equal
             stages with F = B = W.
         caps_bytes: the most that each rank may hold, for families that are made to a limit.
@@ -270,7 +269,6 @@ def generate_for(
 
     Args:
         placement: the placement; its ranks may be in another order.
-        num_micro_batches: the number of micro-batches.
         costs: the costs of the stages; None: equal stages.
         caps_bytes: the memory limit of each rank; None: no limits.
         timed: only families that read costs, or only those that do not; None: both.

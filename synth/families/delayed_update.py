@@ -25,9 +25,5 @@ def versions(setting: Setting) -> WeightVersions:
 
 
 FAMILY = Family(
-    "delayed-update",
-    "Chen et al., Interspeech 2012",
-    make,
-    buffering=patient,
-    versions=versions,
+    "delayed-update", "Chen et al., Interspeech 2012", make, buffering=patient, versions=versions
 )

@@ -8,12 +8,7 @@ with k ≥ n − 1, at most one update stands between the forward of a micro-bat
 
 from synth.families._lib.buffering_choice import patient
 from synth.families._lib.family import Family, Programs, Setting
-from synth.families._lib.updates import (
-    EVERY,
-    batch_size,
-    one_forward_one_backward,
-    with_updates,
-)
+from synth.families._lib.updates import EVERY, batch_size, one_forward_one_backward, with_updates
 from synth.schedule.weight_versions import BackwardReads, ForwardReads, WeightVersions
 
 
@@ -31,10 +26,5 @@ def versions(setting: Setting) -> WeightVersions:
 
 
 FAMILY = Family(
-    "paci",
-    "arXiv 2606.07881",
-    make,
-    options=(EVERY,),
-    buffering=patient,
-    versions=versions,
+    "paci", "arXiv 2606.07881", make, options=(EVERY,), buffering=patient, versions=versions
 )

@@ -20,12 +20,7 @@ from functools import partial
 from synth.errors import SynthError
 from synth.families import v_half, v_min, zb_v
 from synth.families._lib.activations import peak_activation_bytes
-from synth.families._lib.buffering_choice import (
-    BufferingOutcome,
-    outcome_of,
-    patient,
-    unlimited,
-)
+from synth.families._lib.buffering_choice import BufferingOutcome, outcome_of, patient, unlimited
 from synth.families._lib.family import Family, Programs, Setting
 from synth.families._lib.fit_to_caps import left_bytes
 from synth.families._lib.reorder import fitted_below
@@ -176,10 +171,6 @@ class _Search:
             if self.value_us is None
             else -(-self.value_us // self.setting.objective.iterations)
         )
-
-    @property
-    def _iterations(self) -> int:
-        return self.setting.objective.iterations
 
     @property
     def _below_us(self) -> int | None:

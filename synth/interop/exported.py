@@ -24,7 +24,6 @@ def exported_texts(
 
     Args:
         plan: a verified plan.
-        to: the format.
         names: the format's names of layers, by the names of the layers.
         other: the name of the file beside it; None: there is none.
 
@@ -51,7 +50,6 @@ def losses(plan: Plan, name: str, to: ExportFormat, names: Mapping[str, str]) ->
     Args:
         plan: a verified plan.
         name: what the sentences call it.
-        to: the format.
         names: see `exported_texts`.
     """
     yield from _loss_of_layers(plan, name, to, names)

@@ -67,7 +67,7 @@ def to_jaxpp(plan: Plan, version: str) -> str:
     """
     schedule = plan.schedule()
     check_expressible(schedule, "JaxPP")
-    programs = [[*filter(_is_task, program)] for program in schedule.programs]
+    programs = [[op for op in program if op.kind != OpKind.STEP] for program in schedule.programs]
     kinds = {op.kind for program in programs for op in program}
     unknown = kinds - {OpKind.F, OpKind.B, OpKind.W, OpKind.BW}
     if unknown:
@@ -79,7 +79,9 @@ def to_jaxpp(plan: Plan, version: str) -> str:
     is_split = OpKind.B in kinds
     names = {"F": ["FWD"], "B": ["BWD_I"], "W": ["BWD_W"]}
     names["BW"] = ["BWD_I", "BWD_W"] if is_split else ["BWD"]
-    lines = [" ".join(map(_word, program)) for program in programs]
+    lines = [
+        " ".join(f"{op.kind}.{op.stage}.{op.microbatch}" for op in program) for program in programs
+    ]
     listed = "".join(f"    {line!r},\n" for line in lines)
     return _SOURCE.format(
         source=(plan.name, plan.profile_name, version),
@@ -109,11 +111,3 @@ def _check_first_stage(name: str, programs: Sequence[Sequence[Op]]) -> None:
                     f"{op} and then {behind}; export a schedule that does not part them, such as "
                     f"zb-h1 or 1f1b"
                 )
-
-
-def _is_task(op: Op) -> bool:
-    return op.kind != OpKind.STEP
-
-
-def _word(op: Op) -> str:
-    return f"{op.kind}.{op.stage}.{op.microbatch}"

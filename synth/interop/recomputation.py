@@ -18,7 +18,6 @@ def torchtitan_checkpointing(plan: Plan, parts: Parts) -> list[str] | None:
     """Return the section `[activation_checkpoint]` of a plan; None: no section says its layers.
 
     Args:
-        plan: the plan.
         parts: what its layers are there; only what is a decoder layer, in `layers`, is recomputed.
     """
     if not plan.recomputed_layers:
@@ -52,7 +51,6 @@ def megatron_recomputation(plan: Plan, parts: Parts) -> str | None:
     """Return Megatron-LM's options of a plan; None: it has none, or no options say its layers.
 
     Args:
-        plan: the plan.
         parts: what its layers are there.
     """
     if plan.recompute_policies:

@@ -84,12 +84,7 @@ def read_torch_csv(text: str, name: str = "csv") -> ReadSchedule:
         program[place] for program, places in zip(counted, pairs, strict=True) for place in places
     )
     schedule = Schedule(
-        _placement(counted),
-        microbatches,
-        tuple(counted),
-        name,
-        Buffering(),
-        overlapped=overlapped,
+        _placement(counted), microbatches, tuple(counted), name, Buffering(), overlapped=overlapped
     )
     buffered = _with_buffering(schedule)
     if buffered != schedule:

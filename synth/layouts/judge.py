@@ -36,7 +36,6 @@ class QuickScore(NamedTuple):
     Attributes:
         excess_bytes: above the memory limit.
         us: about the time of a step.
-        name: of the schedule.
         sizes: layers per stage.
         recomputed_layers: their places.
     """
@@ -72,7 +71,6 @@ class LayoutJudge:
         """Judge nothing yet.
 
         Args:
-            question: what the layouts are for.
             should_stop: ends a search for partitions.
         """
         self.question, self._should_stop = question, should_stop
@@ -207,13 +205,10 @@ def judged_plan(
     """Return a layout with the plan of its pipeline.
 
     Args:
-        question: what the layout is for.
         layout: its sizes.
         bounds: of its groups.
-        plan: of the pipeline.
         schedule: its name.
         placement: of its stages, in words.
-        peaks_bytes: of its ranks.
     """
     bounded = bounds.of(layout)
     fits = question.cap_bytes is None or max(peaks_bytes) <= question.cap_bytes

@@ -59,10 +59,8 @@ class JudgedLayout:
         layout: its sizes.
         schedule: the name of the schedule, or of the search that found it.
         placement: of the stages, in words.
-        plan: of the pipeline.
         profile: the estimate that the plan is for.
         parts: of the step's time.
-        peaks_bytes: of the ranks.
         fits: within the memory limit.
         bound_us: a lower bound on the step of any schedule of the layout that fits; 0 if this one
             does not.

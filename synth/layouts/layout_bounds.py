@@ -20,7 +20,6 @@ def bounded_layouts(
     """Yield layouts with their bounds; None for each that no order makes fit.
 
     Args:
-        question: what they are for.
         layouts: those with the same groups and ranks one after the other; None: the legal ones.
     """
     listed = legal_layouts(question) if layouts is None else layouts

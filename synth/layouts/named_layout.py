@@ -23,7 +23,6 @@ def read_layout(text: str, question: LayoutQuestion) -> NamedLayout:
 
     Args:
         text: such as `tp=8,pp=4,vp=5,recompute=full,schedule=interleaved:5`.
-        question: what the layout is for.
 
     Raises:
         SynthError: it is not understood, or does not go with the question.

@@ -85,7 +85,6 @@ class PipelineBound:
         """The bound; None: no rank but the whole exceeds the limit with one micro-batch.
 
         Args:
-            size: of the pipeline.
             cap_bytes: the memory limit of each rank; None: no limit.
         """
         slack = (_ROUNDED_US * size.micro_batches + _STEP_ROUNDED_US) * size.rounds + size.ranks

@@ -19,7 +19,6 @@ class RunLayout:
 
     Attributes:
         groups: the sizes of groups and micro-batches of a stage.
-        ranks: of the pipeline.
         rounds: stages per rank of the pipeline.
         micro_batches: of each pipeline in a step.
     """
@@ -64,9 +63,7 @@ class LayoutQuestion:
     """The model, the devices, the batch, and what the training program can do.
 
     Attributes:
-        shape: the model.
         device: each of the devices.
-        gpus: their number.
         global_batch: sequences of a step.
         seq_len: tokens of a sequence.
         software: the training program.
@@ -111,20 +108,12 @@ class LayoutQuestion:
         return self.global_batch * self.seq_len / (step_us * 1e-6) / self.gpus
 
     def check_groups(self, groups: Layout, ranks: int) -> None:
-        """Refuse sizes that the model or the runtime does not admit on so many pipeline ranks.
-
-        Raises:
-            SynthError: says what is given and what is needed.
-        """
+        """Refuse sizes that the model or the runtime does not admit on so many pipeline ranks."""
         groups.check(self.shape)
         check_on_runtime(self.allowed.runtime, self.shape, groups, ranks, self.optimizer)
 
     def check(self, layout: RunLayout) -> None:
-        """Refuse a layout that does not go with the question.
-
-        Raises:
-            SynthError: says what is given and what is needed.
-        """
+        """Refuse a layout that does not go with the question."""
         groups = layout.groups
         self.check_groups(groups, layout.ranks)
         if layout.gpus != self.gpus:

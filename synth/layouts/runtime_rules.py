@@ -34,13 +34,8 @@ def check_on_runtime(
 
     Args:
         runtime: the program.
-        shape: the model.
         groups: the sizes.
-        ranks: of the pipeline.
         optimizer: with the dtype of its gradients.
-
-    Raises:
-        SynthError: says what is given and what is needed.
     """
     pieces = 2 * groups.context * groups.tensor
     if groups.context > 1 and groups.seq_len % pieces:

@@ -31,7 +31,6 @@ class SolvedPipeline(NamedTuple):
 
     Attributes:
         plan: with its claim.
-        peaks_bytes: of its ranks.
         bound_us: of the makespan, over all partitions; 0: it does not hold for all.
     """
 
@@ -74,7 +73,6 @@ class LayoutSearch:
         """Search for nothing yet.
 
         Args:
-            question: what the layout is for.
             limit_s: the time limit.
             solve: gets the best layouts; None: published schedules only.
             also: layouts to judge in any case.
@@ -235,10 +233,6 @@ class LayoutSearch:
         if len(shortlist) > 1 and not self.stop.is_set():
             self.on_progress("judging the best layouts under other factors", self.answer)
             found = stability(
-                self.question,
-                shortlist,
-                LAYOUT_SEARCH.draws,
-                self.seed,
-                lambda: self._is_late(1.0),
+                self.question, shortlist, LAYOUT_SEARCH.draws, self.seed, lambda: self._is_late(1.0)
             )
             self.answer.stability = found

@@ -30,10 +30,8 @@ def stability(
     layout keeps its order and its partition.
 
     Args:
-        question: what the layouts are for.
         shortlist: the chosen layout first.
         draws: how many factors are drawn.
-        seed: of the draws.
         should_stop: ends them earlier.
 
     Returns:
@@ -61,7 +59,6 @@ def under_draws(
         factors: their values, and the deviations of their logarithms.
         times: of the choices under given factors, the chosen one first.
         draws: how many factors are drawn.
-        seed: of the draws.
         should_stop: ends them earlier.
 
     Returns:

@@ -28,13 +28,9 @@ def refuse_beside(given: Record, option: str, ways: Mapping[str, str], why: str 
     """Refuse the first of some options that is given although it does not go with an option.
 
     Args:
-        given: all options.
         option: the name of the field, or of several that are given together.
         ways: by the fields of the others, the way out.
         why: explains the option, within the sentence.
-
-    Raises:
-        SynthError: one of the others is given.
     """
     for other, way in ways.items():
         holder = _holder(given, other)
@@ -65,11 +61,7 @@ def _is_within_b(recompute: str | None) -> bool:
 
 
 def check_versions(given: SolveArguments) -> None:
-    """Refuse options that do not go with a pipeline that is never flushed.
-
-    Raises:
-        SynthError: one is given.
-    """
+    """Refuse options that do not go with a pipeline that is never flushed."""
     if given.versions is None:
         return
     ways = {
@@ -93,11 +85,7 @@ _UNEQUAL = "where ranks differ in speed (§rank_speed, or the profile's rank_spe
 
 
 def check_rows_of_unequal_ranks(given: CompareArguments) -> None:
-    """Refuse rows of a comparison that assume ranks of equal speed.
-
-    Raises:
-        SynthError: one is given.
-    """
+    """Refuse rows of a comparison that assume ranks of equal speed."""
     ways = {
         "weights": "every rank would run all stages; leave it out",
         "versions": "such rows are not searched; leave it out",
@@ -110,22 +98,14 @@ def check_rows_of_unequal_ranks(given: CompareArguments) -> None:
 
 
 def check_curve_of_unequal_ranks(given: CurveArguments) -> None:
-    """Refuse options of a memory curve that assumes ranks of equal speed.
-
-    Raises:
-        SynthError: one is given.
-    """
+    """Refuse options of a memory curve that assumes ranks of equal speed."""
     _check_weights_of_unequal_ranks(given.weights)
     if given.partition == AUTO:
         raise SynthError(_of_one_partition("a curve is of"))
 
 
 def check_unequal_ranks(given: SolveArguments) -> None:
-    """Refuse options of a search that assumes ranks of equal speed.
-
-    Raises:
-        SynthError: one is given.
-    """
+    """Refuse options of a search that assumes ranks of equal speed."""
     _check_weights_of_unequal_ranks(given.weights)
     if given.data_parallel > 1:
         raise SynthError(f"{_UNEQUAL}, §data_parallel is not supported; solve for one pipeline")
@@ -154,9 +134,6 @@ def check_rows_without_flush(given: CompareArguments) -> None:
     """Refuse options of a comparison that its rows without a flush would not follow.
 
     They are searched on the linear placement, and recompute nothing.
-
-    Raises:
-        SynthError: one is given.
     """
     ways = {}
     if not any(word(name) in (AUTO, "linear") for name in given.placement or [AUTO]):
@@ -170,11 +147,7 @@ def check_rows_without_flush(given: CompareArguments) -> None:
 
 
 def check_runtime(given: SolveArguments) -> None:
-    """Refuse options of a search whose schedules another runtime cannot execute.
-
-    Raises:
-        SynthError: one is given.
-    """
+    """Refuse options of a search whose schedules another runtime cannot execute."""
     runtime = given.freedom.runtime
     ways = {
         "weights": f"{runtime} does not pass weights; give stay",
@@ -188,11 +161,7 @@ def check_runtime(given: SolveArguments) -> None:
 
 
 def check_rows_of_runtime(given: CompareArguments) -> None:
-    """Refuse options of a comparison for rows that another runtime cannot execute.
-
-    Raises:
-        SynthError: one is given.
-    """
+    """Refuse options of a comparison for rows that another runtime cannot execute."""
     ways = dict.fromkeys(("weights", "versions"), "the solver's rows are for that runtime")
     _check_runtime(given, given.freedom, given.recompute, ways)
 
@@ -234,11 +203,7 @@ def check_data_parallel(given: SolveArguments) -> None:
 
 
 def check_weights(given: SolveArguments) -> None:
-    """Refuse what is for weights that stay with their stages.
-
-    Raises:
-        SynthError: such an option is given.
-    """
+    """Refuse what is for weights that stay with their stages."""
     ways = {
         "hint": "leave it out, as the search begins from the published schedules",
         "solver": "leave it out, as its model is of weights that stay",
@@ -253,11 +218,7 @@ def check_weights(given: SolveArguments) -> None:
 
 
 def check_weights_of_curve(given: CurveArguments) -> None:
-    """Refuse what does not go with weight passing; with auto, pipelines have a placement.
-
-    Raises:
-        SynthError: such an option is given.
-    """
+    """Refuse what does not go with weight passing; with auto, pipelines have a placement."""
     ways = {}
     if given.partition == AUTO:
         ways["partition"] = "a curve has one partition for each candidate; give even"
@@ -274,7 +235,6 @@ def _check_choices(
     """Refuse placements, partitions and recomputed stages that are not those of weight passing.
 
     Args:
-        given: the options.
         ways: the ways out of others that are refused, by their fields.
         is_placed: the placement is that of the pipelines beside them.
     """
@@ -295,11 +255,7 @@ def _check_choices(
 
 
 def check_sharded_pipelines(given: SolveArguments) -> None:
-    """Refuse what is not for data-parallel pipelines whose state may be sharded.
-
-    Raises:
-        SynthError: such an option is given.
-    """
+    """Refuse what is not for data-parallel pipelines whose state may be sharded."""
     ways = {
         "hint": "leave it out, as the search begins from the published schedules",
         "solver": "leave it out",

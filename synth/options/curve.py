@@ -30,7 +30,6 @@ def read_curve(given: CurveArguments, profile: Profile) -> LimitedSpace:
     """Read what the search of each point chooses from, without memory limits.
 
     Args:
-        given: the options.
         profile: the profile that they name, on their hardware.
 
     Raises:

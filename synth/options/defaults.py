@@ -48,7 +48,6 @@ def choices(given: SolveArguments, profile: Profile, recompute: str | None) -> S
     """Fill in the options that were not given.
 
     Args:
-        given: the options.
         profile: the profile that they name.
         recompute: the stages that recompute, as on the command line; None: not given.
     """
@@ -105,9 +104,7 @@ def chooses_layers(chosen: SolveChoices, allowed: Allowed, num_layers: int, limi
     """Return True if single layers to recompute are chosen, not only whole stages.
 
     Args:
-        chosen: the options.
         allowed: the rules of a runtime are few, so they need no time.
-        num_layers: of the model.
         limit_s: the time limit; for models of many layers it must be long enough.
     """
     names = [chosen.placement]
@@ -123,7 +120,6 @@ def has_time_for_layers(
     Args:
         names: of the placements, or auto; the other arguments are those of `chooses_layers`.
         allowed: the rules of a runtime are few, so they need no time.
-        num_layers: of the model.
         limit_s: the time limit.
     """
     num_placements = _PLACEMENTS if AUTO in map(word, names) else 1

@@ -19,7 +19,6 @@ def estimator_of(given: EstimateArguments, shape: ModelShape | None = None) -> E
     """Read all arguments of an estimate.
 
     Args:
-        given: the arguments.
         shape: of the model; None: that of the model's name or file.
 
     Raises:

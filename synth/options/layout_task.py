@@ -41,14 +41,7 @@ def software_name(given: LayoutArguments) -> str:
 
 
 class LayoutTask(NamedTuple):
-    """A question with the layouts to judge beside the legal ones.
-
-    Attributes:
-        given: the arguments.
-        question: what the layout is for.
-        limit: of the memory of a device.
-        also: the layouts that were named.
-    """
+    """A question with the layouts to judge beside the legal ones."""
 
     given: LayoutArguments
     question: LayoutQuestion

@@ -28,7 +28,6 @@ def read_limit(
 
     Args:
         given: the limit; None: see `default_limit`.
-        num_ranks: number of ranks.
         profile: the profile, which may have the capacity of its device.
         reserve: bytes to subtract; None: of `auto` a share, else nothing.
 

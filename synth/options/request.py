@@ -140,10 +140,7 @@ def announce_sizes(request: Request, held: str = "") -> None:
 
 def failure_code(stopped_by: StoppedBy) -> ExitCode:
     """Return the exit code of a search without the result asked for."""
-    codes = {
-        StoppedBy.INFEASIBLE: ExitCode.INFEASIBLE,
-        StoppedBy.INTERRUPT: ExitCode.INTERRUPTED,
-    }
+    codes = {StoppedBy.INFEASIBLE: ExitCode.INFEASIBLE, StoppedBy.INTERRUPT: ExitCode.INTERRUPTED}
     return codes.get(stopped_by, ExitCode.NOTHING_FOUND)
 
 

@@ -8,12 +8,7 @@ from synth.costs.recomputation import Recomputation
 from synth.costs.recomputed_layers import recomputing
 from synth.errors import SynthError
 from synth.options.arguments.solve import SolveArguments
-from synth.options.candidates import (
-    Candidates,
-    check_goes_with_choice,
-    is_choice,
-    read_candidates,
-)
+from synth.options.candidates import Candidates, check_goes_with_choice, is_choice, read_candidates
 from synth.options.conflicts import (
     STAY,
     check_data_parallel,
@@ -28,11 +23,7 @@ from synth.options.memory_limit import MemoryLimit, default_limit
 from synth.options.recompute import read_layers, read_recompute
 from synth.options.request import Request
 from synth.options.values import AUTO, LEAST, NONE, STEADY, written_partition
-from synth.options.weights import (
-    read_sharded_pipelines,
-    read_weight_passing,
-    with_weights,
-)
+from synth.options.weights import read_sharded_pipelines, read_weight_passing, with_weights
 from synth.plan.choose.candidates import Candidate, Partitioning, Ranking, SearchWatch
 from synth.plan.choose.with_pairs import PublishedPairs, search_beside_pairs
 from synth.plan.memory_curve.least_cap_search import LeastForTime
@@ -214,12 +205,7 @@ def _problem_arguments(
         # The least limit is searched with whole stages, as its steps share their results.
         chooses_layers=given.target is None
         and profile.rank_speeds is None
-        and chooses_layers(
-            chosen,
-            given.freedom.allowed,
-            len(profile.layers),
-            given.time_limit,
-        ),
+        and chooses_layers(chosen, given.freedom.allowed, len(profile.layers), given.time_limit),
         num_pipelines=given.data_parallel,
         allowed=given.freedom.allowed,
         orders_ranks=given.hardware.rank_order == AUTO,

@@ -112,11 +112,7 @@ def read_weight_passing(
         return even_stages(asked.profile, where.num_stages)
 
     found, refusals = weight_passing_candidates(
-        movements,
-        None if is_auto else layout,
-        ranks,
-        len(asked.profile.layers),
-        problem_on,
+        movements, None if is_auto else layout, ranks, len(asked.profile.layers), problem_on
     )
     if not found and not is_auto:
         raise SynthError(next(iter(refusals.values())))

@@ -23,14 +23,7 @@ from synth.families import (
 from synth.option_names import named
 from synth.plan.choose.candidates import SearchWatch
 from synth.plan.compared_spaces import ComparedSpaces
-from synth.plan.comparison import (
-    PLANNED,
-    WITH_R,
-    Comparison,
-    Question,
-    Refusal,
-    SearchRequest,
-)
+from synth.plan.comparison import PLANNED, WITH_R, Comparison, Question, Refusal, SearchRequest
 from synth.plan.comparison_entries import entry_of, solved_entry
 from synth.plan.planners.planned import Planner, planned
 from synth.plan.published.best_variant import PublishedVariant
@@ -263,11 +256,7 @@ class _Comparing:
         self.comparison.entries.append(solved_entry(self.question, name, result, self.options))
 
     def _add(
-        self,
-        name: str,
-        sizes: tuple[int, ...],
-        simulated: tuple[Lowered, Timeline],
-        **more: Any,
+        self, name: str, sizes: tuple[int, ...], simulated: tuple[Lowered, Timeline], **more: Any
     ) -> None:
         """Add a row; `more` are further fields of `Entry`."""
         entry = entry_of(self.question, name, sizes, simulated)

@@ -20,7 +20,6 @@ def so_far(found: Comparison, options: SolveOptions, stopped_by: StoppedBy) -> C
 
     Args:
         found: the comparison, which another thread may still fill.
-        options: those of each search.
         stopped_by: why the searches that are not over end here.
     """
     question, entries, refusals = found.question, list(found.entries), list(found.refusals)

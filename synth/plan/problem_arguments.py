@@ -60,7 +60,6 @@ class ProblemArguments:
         """Make the problem on a placement; on ranks of unequal speed also in other orders of them.
 
         Args:
-            where: the placement.
             should_stop: ends the search for a balanced partition.
 
         Raises:
@@ -77,7 +76,6 @@ class ProblemArguments:
         """Make the problem on a placement, with the partition given or else a balanced one.
 
         Args:
-            where: the placement.
             should_stop: ends the search for a balanced partition.
 
         Raises:
@@ -113,11 +111,7 @@ class ProblemArguments:
 
 
 def _check_one_copy(where: Placement, num_pipelines: int) -> None:
-    """Refuse copies of stages in data-parallel pipelines.
-
-    Raises:
-        SynthError: the placement has some.
-    """
+    """Refuse copies of stages in data-parallel pipelines."""
     if num_pipelines > 1 and len(where.ranks) > 1:
         raise SynthError(
             f"a placement with {len(where.ranks)} copies of each stage and §data_parallel "

@@ -170,7 +170,6 @@ def _known_schedule(plan: Plan, one: Plan, name: str) -> Schedule | None:
     """Return a known schedule on a plan's placement; None: it is not defined on these numbers.
 
     Args:
-        plan: the plan.
         one: one of its pipelines side by side; without any the plan itself.
         name: the name of the schedule, which all pipelines run.
     """

@@ -120,7 +120,7 @@ class OneCandidate(LimitedSpace):
     def search(self, options: SolveOptions, watch: SearchWatch) -> Ranking:
         """Search from the hint of the options, if there is one."""
         _, problem, choice, _ = self.candidate
-        found = solve_repartitioning(self.profile, problem, choice, options, *watch.of_one)
+        found = solve_repartitioning(self.profile, problem, choice, options, watch.of_one)
         return Ranking(found, ())
 
     @property
@@ -207,7 +207,6 @@ class WeightPlaces(LimitedSpace):
     Attributes:
         moving: the problems whose weights move.
         staying: the placements whose weights stay; one at least if none move.
-        profile: the profile of the costs.
         partitioning: way in which the model is partitioned where weights stay.
         has_families: published schedules whose weights move are candidates, where others stay.
     """
@@ -280,7 +279,7 @@ class WithoutFlush(SearchSpace):
 
     def search(self, options: SolveOptions, watch: SearchWatch) -> Ranking:
         """Minimize the time of a micro-batch while the pipeline is full."""
-        return Ranking(solve_flush_free(self.flush_free, options, *watch.of_one), ())
+        return Ranking(solve_flush_free(self.flush_free, options, watch.of_one), ())
 
 
 def _capped(problem: Problem, cap_bytes: int | None) -> Problem:

@@ -58,11 +58,7 @@ class DeviceGroup(Record):
         return f"{self.data * ranks * self.devices} = {pipelines} ({self.words})"
 
     def check_executable(self) -> None:
-        """Refuse what only other programs execute.
-
-        Raises:
-            SynthError: names it.
-        """
+        """Refuse what only other programs execute."""
         for name, size in (("context", self.context), ("expert", self.expert)):
             if size > 1:
                 raise SynthError(

@@ -20,9 +20,7 @@ class TiedParameters(Record):
 
     Attributes:
         layers: the names of the layers, in the order of the model.
-        parameter_bytes: of the parameters.
         largest_bytes: of the largest of them; None: of one.
-        gradient_bytes: of their gradients.
         optimizer_bytes: of their optimizer state.
         step_us: the part of a layer's STEP that updates them, in µs.
     """
@@ -101,7 +99,6 @@ class GradientSum(NamedTuple):
 
     Attributes:
         num_bytes: of the sums of all these parameters.
-        largest_bytes: of the largest one.
         places: of the layers among those of the stage.
     """
 
@@ -122,7 +119,6 @@ def check_tied(tied: Sequence[TiedParameters], profiles: Mapping[str, LayerProfi
     """Check tied parameters against the layers that share them.
 
     Args:
-        tied: the tied parameters of a model.
         profiles: by name of the layer, in the order of the model.
 
     Raises:

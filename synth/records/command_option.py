@@ -139,7 +139,6 @@ def grouped(
     """Return the values of a record's fields, those of its groups in them.
 
     Args:
-        record: its type.
         values: the values of all options; those that are missing keep their defaults.
         key: returns the name of a field's value.
     """
@@ -170,7 +169,6 @@ def from_values(
     """Make a record of the values of its fields and of those of its groups.
 
     Args:
-        record: its type.
         values: the values; those that are missing keep their defaults.
         key: returns the name of a field's value.
 

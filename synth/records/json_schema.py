@@ -11,12 +11,7 @@ from synth.records.record import FileRecord
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 # pydantic's names of limits on values that are converted before they are checked.
-_LIMITS = {
-    "ge": "minimum",
-    "le": "maximum",
-    "gt": "exclusiveMinimum",
-    "lt": "exclusiveMaximum",
-}
+_LIMITS = {"ge": "minimum", "le": "maximum", "gt": "exclusiveMinimum", "lt": "exclusiveMaximum"}
 
 
 def schema_name(record: type[FileRecord]) -> str:
@@ -29,11 +24,7 @@ def schema_of(record: type[FileRecord]) -> dict[str, Any]:
     found = _cleaned(record.model_json_schema())
     head = {
         "format": {"const": record.FORMAT},
-        "schema_version": {
-            "type": "integer",
-            "minimum": record.OLDEST,
-            "maximum": record.VERSION,
-        },
+        "schema_version": {"type": "integer", "minimum": record.OLDEST, "maximum": record.VERSION},
     }
     others: dict[str, Any] = {key: {} for key in record.OF_FILE if key not in head}
     return {

@@ -30,26 +30,18 @@ def _read_source(given: object) -> object:
 class CheckpointOptions(Record):
     """`every` in optimizer steps (the last step is always saved); `keep` 0 keeps all."""
 
-    folder: Annotated[
-        Path,
-        CommandOption("Folder for checkpoints.", names=("--checkpoint",)),
-    ]
+    folder: Annotated[Path, CommandOption("Folder for checkpoints.", names=("--checkpoint",))]
     every: Annotated[
-        PositiveInt,
-        CommandOption("Steps between checkpoints.", names=("--checkpoint-every",)),
+        PositiveInt, CommandOption("Steps between checkpoints.", names=("--checkpoint-every",))
     ] = 100
     keep: Annotated[
         NonNegativeInt,
-        CommandOption(
-            "Number of checkpoints to keep; 0: all.",
-            names=("--checkpoint-keep",),
-        ),
+        CommandOption("Number of checkpoints to keep; 0: all.", names=("--checkpoint-keep",)),
     ] = 2
     resume: Annotated[
         bool,
         CommandOption(
-            "Resume from the last checkpoint, if there is one; any plan of the same layers will "
-            "do.",
+            "Resume from the last checkpoint, if there is one; any plan of the same layers will do."
         ),
     ] = False
     resume_from: Annotated[
@@ -62,14 +54,13 @@ class CheckpointOptions(Record):
         ),
     ] = None
     ignore_data: Annotated[
-        bool,
-        CommandOption("Resume even if the checkpoint was trained on other data."),
+        bool, CommandOption("Resume even if the checkpoint was trained on other data.")
     ] = False
     ignore_optimizer: Annotated[
         bool,
         CommandOption(
             "Resume even if the checkpoint has another optimizer; state that differs is "
-            "initialized anew.",
+            "initialized anew."
         ),
     ] = False
 
@@ -97,10 +88,6 @@ class CheckpointOptions(Record):
 
         Args:
             given: those that are given, by name.
-            restarts: the number of restarts.
-
-        Raises:
-            SynthError: there is one.
         """
         cls.model_validate({"folder": Path(), **given}).check_ignores_something(restarts)
         resuming = next((name for name in ("resume", "resume_from") if name in given), None)

@@ -23,14 +23,14 @@ class DelayOptions(Record):
         bool,
         CommandOption(
             "Nesterov momentum for asynchronous pipelines: gradients are weighted by 1 − "
-            "momentum, and the weights are look-ahead points. With sgd:MOMENTUM.",
+            "momentum, and the weights are look-ahead points. With sgd:MOMENTUM."
         ),
     ] = False
     weight_prediction: Annotated[
         bool,
         CommandOption(
             "Weight prediction (SpecTrain, PipeOptim): a forward reads the weights as the "
-            "optimizer's last update predicts them for when its gradient is used.",
+            "optimizer's last update predicts them for when its gradient is used."
         ),
     ] = False
 

@@ -20,9 +20,7 @@ class LearningRate(Record):
     """`peak` is reached after `warmup_steps`, `least` at the end of the run."""
 
     peak: Annotated[
-        float,
-        Field(ge=0, le=1e6),
-        CommandOption("Peak learning rate.", names=("--lr",)),
+        float, Field(ge=0, le=1e6), CommandOption("Peak learning rate.", names=("--lr",))
     ]
     decay: Annotated[
         Decay,
@@ -34,8 +32,7 @@ class LearningRate(Record):
     least: Annotated[
         NonNegativeFloat,
         CommandOption(
-            "Learning rate at the last step, with --schedule linear or cosine.",
-            names=("--min-lr",),
+            "Learning rate at the last step, with --schedule linear or cosine.", names=("--min-lr",)
         ),
     ] = 0.0
 

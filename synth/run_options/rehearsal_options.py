@@ -42,8 +42,7 @@ class RehearsalOptions(Record):
     inputs: Annotated[
         str | None,
         CommandOption(
-            "Function that makes the micro-batches instead of --data.",
-            metavar="FILE.py:FUNCTION",
+            "Function that makes the micro-batches instead of --data.", metavar="FILE.py:FUNCTION"
         ),
     ] = None
     model: Annotated[

@@ -46,8 +46,7 @@ Timeout = Annotated[
     float,
     Field(ge=1, le=WEEK_S),
     CommandOption(
-        "Seconds without a sign of life after which a rank is declared dead.",
-        names=("--timeout",),
+        "Seconds without a sign of life after which a rank is declared dead.", names=("--timeout",)
     ),
 ]
 
@@ -141,9 +140,7 @@ class TrainOptions(Record):
         OptimizerSpec | None,
         Read(_read_optimizer, "an optimizer"),
         _OPTIMIZER,
-        CommandOption(
-            "adamw, sgd, or sgd:MOMENTUM; by default that of the profile.",
-        ),
+        CommandOption("adamw, sgd, or sgd:MOMENTUM; by default that of the profile."),
     ] = None
     switches: Annotated[OptimizerSwitches, _OPTIMIZER] = OptimizerSwitches()
     """Parts that the optimizer has besides its own."""
@@ -184,7 +181,7 @@ class TrainOptions(Record):
         _CHECKPOINTS,
         CommandOption(
             "Restarts of failed ranks, each from the last checkpoint (under torchrun use its "
-            "--max-restarts).",
+            "--max-restarts)."
         ),
     ] = 0
     timeout_s: Annotated[Timeout, _CHECKPOINTS] = 300.0
@@ -199,8 +196,7 @@ class TrainOptions(Record):
         ),
     ] = 120.0
     trace_every: Annotated[
-        PositiveInt | None,
-        CommandOption("With --trace: trace every N-th step.", default="1"),
+        PositiveInt | None, CommandOption("With --trace: trace every N-th step.", default="1")
     ] = None
     """None: every step."""
 
@@ -225,11 +221,7 @@ class TrainOptions(Record):
         return self
 
     def check_source(self) -> None:
-        """Refuse a run without data.
-
-        Raises:
-            SynthError: there are neither data nor inputs.
-        """
+        """Refuse a run without data."""
         if self.data is None and self.inputs is None:
             raise SynthError(
                 "there is nothing to train on; give --data PATH, or --inputs FILE.py:FUNCTION"

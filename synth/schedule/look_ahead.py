@@ -68,7 +68,6 @@ class LookAhead:
 
         Args:
             lowered: a verified schedule on measured costs.
-            rank: the rank.
             most_ops: N, the number of ops after the head among which one may be chosen.
             cap_bytes: the memory limit of the rank; None: the peak of its plan.
 

@@ -63,8 +63,6 @@ class RecomputationRule(NamedTuple):
         """Return the layers of a partition, by their places in the model.
 
         Args:
-            sizes: layers of each stage.
-            where: the rank of each stage.
             parts: of the model's layers.
         """
         runs = _runs(sizes, [part in self.skips for part in parts])
@@ -126,8 +124,7 @@ class RecomputationMenu(NamedTuple):
 # `activation_checkpoint.mode = "full"`, or "selective" with a number or "op" as
 # `selective_ac_option`.
 TORCHTITAN = RecomputationMenu(
-    ((RecomputationKind.ALL, ENDS), (RecomputationKind.OF_RANK, ENDS)),
-    policies=("ops",),
+    ((RecomputationKind.ALL, ENDS), (RecomputationKind.OF_RANK, ENDS)), policies=("ops",)
 )
 
 # `--recompute-granularity full` with the method uniform and one layer, or with the method block,
@@ -135,10 +132,7 @@ TORCHTITAN = RecomputationMenu(
 # together, which a profile of single layers does not describe. `--recompute-granularity selective`
 # with the module core_attn recomputes the attention core of all layers.
 MEGATRON = RecomputationMenu(
-    (
-        (RecomputationKind.ALL, ENDS),
-        (RecomputationKind.OF_STAGE, ENDS | {ModelPart.MTP}),
-    ),
+    ((RecomputationKind.ALL, ENDS), (RecomputationKind.OF_STAGE, ENDS | {ModelPart.MTP})),
     policies=("selective",),
 )
 

@@ -53,7 +53,6 @@ def verify(
 
     Args:
         schedule: a schedule of any origin.
-        costs: the costs of its stages.
         caps_bytes: the memory limit of each rank; None: not checked.
 
     Raises:

@@ -12,11 +12,7 @@ from synth.schedule.weight_versions import ForwardReads, WeightVersions
 
 
 def check_version_rule(schedule: Schedule, costs: Costs) -> None:
-    """Check that the plan's rule fits the plan.
-
-    Raises:
-        ScheduleError: it does not.
-    """
+    """Check that the plan's rule fits the plan."""
     rule, m = schedule.versions, schedule.num_micro_batches
     if rule is None:
         return
@@ -53,11 +49,7 @@ def _check_holders(schedule: Schedule, rule: WeightVersions) -> None:
 
 
 def check_versions(arrays: OpArrays, accesses: VersionAccesses) -> None:
-    """Check that updates are complete and in order, and that every version is there to be read.
-
-    Raises:
-        ScheduleError: names the first op that is wrong.
-    """
+    """Check that updates are complete and in order, and that every version is there to be read."""
     _check_steps(arrays, accesses)
     _check_batches_apart(arrays, accesses)
     late = (accesses.version > accesses.newest).nonzero()[0]

@@ -13,11 +13,7 @@ def check_executable(name: str, barriers: int) -> None:
     """Refuse to execute a schedule with a divided vocabulary, which only other programs do.
 
     Args:
-        name: of the schedule.
         barriers: its `vocabulary`.
-
-    Raises:
-        SynthError: there are barriers.
     """
     if barriers:
         raise SynthError(

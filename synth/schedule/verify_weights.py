@@ -15,11 +15,7 @@ from synth.schedule.weight_flow import Route, Sharded, WeightFlow
 
 
 def check_weight_flow(schedule: Schedule, costs: Costs) -> None:
-    """Check that homes and routes belong together, and that visits are listed only with homes.
-
-    Raises:
-        ScheduleError: they do not.
-    """
+    """Check that homes and routes belong together, and that visits are listed only with homes."""
     flow = schedule.weights
     if flow is None:
         for rank, program in enumerate(schedule.programs):
@@ -39,11 +35,7 @@ def check_weight_flow(schedule: Schedule, costs: Costs) -> None:
 
 
 def check_parameters_known(costs: Costs) -> None:
-    """Check that the costs give a stage's parameters apart from its other static bytes.
-
-    Raises:
-        ScheduleError: they do not.
-    """
+    """Check that the costs give a stage's parameters apart from its other static bytes."""
     for stage, known in enumerate(costs.stages):
         if known.static_bytes and not known.parameter_bytes:
             raise ScheduleError(
@@ -107,11 +99,7 @@ def _check_tree(schedule: Schedule, flow: WeightFlow, holders: list[int]) -> Non
 
 
 def check_visits(arrays: OpArrays, visits: WeightVisits) -> None:
-    """Check that weights are where they are used and updated, and that ranks agree on collectives.
-
-    Raises:
-        ScheduleError: names the first op that is wrong.
-    """
+    """Check that weights are where they are used and updated, and that collectives agree."""
     _check_steps(arrays, visits.flow)
     if visits.flow.weights not in (Route.GATHER, Route.HOST):
         for visit, source in sources_of_visits(arrays, visits):

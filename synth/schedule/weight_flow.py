@@ -57,7 +57,6 @@ class WeightFlow:
     Attributes:
         homes: by stage the ranks that keep an equal share each, ascending.
         sharded: what ranks keep only of stages whose home they are.
-        weights: the route of weights.
         gradients: the route of gradients; `GATHER` stands for the reduce-scatter, which is its
             reverse.
         ranks_per_node: the number of consecutive ranks that a node has, for `TREE`; else None.

@@ -40,9 +40,7 @@ class Part(StrEnum):
 
 
 # Parts that stand for several others.
-GROUPS = {
-    Part.BOUNDS: frozenset({Part.RANK_SUBSETS, Part.FORWARD_SPACING, Part.IDLE_TIME}),
-}
+GROUPS = {Part.BOUNDS: frozenset({Part.RANK_SUBSETS, Part.FORWARD_SPACING, Part.IDLE_TIME})}
 
 
 def with_groups(parts: Iterable[Part]) -> frozenset[Part]:

@@ -187,7 +187,6 @@ class Result:
         """Make the result of a search that took no time and found nothing.
 
         Args:
-            problem: the problem.
             stopped_by: why the search ended.
             message: why there is no schedule.
             bound_us: the lower bound.

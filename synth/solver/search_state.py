@@ -1,7 +1,6 @@
 """The state of a search: incumbent, lower bound, pool of orders, and reports of progress."""
 
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 from synth.schedule.files.certificate import NOTHING_PROVEN, Certificate, ProvenBound
@@ -19,8 +18,7 @@ from synth.solver.problem import Problem
 from synth.solver.result import Baseline, Incumbent, Result
 from synth.solver.stop_rule import BestKnown, StopRule
 from synth.solver.tuning import SEARCH
-
-OnImprovement = Callable[[Incumbent], None]
+from synth.solver.watch import UNWATCHED, SolveWatch
 
 
 class SearchState:
@@ -41,19 +39,16 @@ class SearchState:
         self,
         problem: Problem,
         options: SolveOptions,
-        on_improvement: OnImprovement | None,
-        stop: threading.Event | None,
+        watch: SolveWatch = UNWATCHED,
         within: "SearchState | None" = None,
     ) -> None:
         """Begin a search.
 
         Args:
-            on_improvement: called for every better schedule or bound.
-            stop: set from outside to end the search.
             within: the search that this one serves and with which it ends.
         """
         self.problem, self.options, self._within = problem, options, within
-        self.budget = Budget(options, stop)
+        self.budget = Budget(options, watch.stop)
         self._stop_rule = StopRule(self.budget, options.gap)
         self.best: EvaluatedSchedule | None = None
         self.proven = NOTHING_PROVEN
@@ -62,7 +57,7 @@ class SearchState:
         self.baselines: list[Baseline] = []
         self.short_instance_share = 0.0
         self._background: Background | None = None
-        self._on_improvement = on_improvement
+        self._on_improvement = watch.on_improvement
         self._reported_bound_us = 0
 
     @property

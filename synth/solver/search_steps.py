@@ -100,22 +100,13 @@ _BY_CPSAT = (
     ),
     # Where ranks hold several stages blocks are found soon, and annealing makes more of them.
     _Row(Part.MODULO, lambda s: s.has(Part.MODULO) and s.holds_several, _own),
-    _Row(
-        Part.ANNEALING,
-        lambda s: s.anneals,
-        _share_of_first_annealing,
-        is_brief=_always,
-    ),
+    _Row(Part.ANNEALING, lambda s: s.anneals, _share_of_first_annealing, is_brief=_always),
     _Row(
         Part.SHORT_INSTANCE,
         lambda s: s.has(Part.SHORT_INSTANCE, Part.EXACT) and not s.is_tiny,
         _own,
     ),
-    _Row(
-        Part.EXACT,
-        lambda s: s.tries_exact,
-        _share_of_first_exact,
-    ),
+    _Row(Part.EXACT, lambda s: s.tries_exact, _share_of_first_exact),
     _Row(
         Part.LIST_SCHEDULING,
         lambda s: s.has(Part.LIST_SCHEDULING) and not (s.is_small or s.is_exact_alone),

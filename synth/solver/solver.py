@@ -4,8 +4,6 @@ The steps, their order and their shares of the time are the table in `search_ste
 runs them. Every schedule passes the verifier and is simulated exactly before it counts.
 """
 
-import threading
-
 from synth.search.outcome import StoppedBy
 from synth.solver import infeasibility
 from synth.solver.bounds.prover import BoundStep, Prover
@@ -17,15 +15,13 @@ from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Result
 from synth.solver.search_setting import SearchSetting
-from synth.solver.search_state import OnImprovement, SearchState
+from synth.solver.search_state import SearchState
 from synth.solver.search_steps import Step, last_steps, steps
+from synth.solver.watch import UNWATCHED, OnImprovement, SolveWatch
 
 
 def solve(
-    problem: Problem,
-    options: SolveOptions | None = None,
-    on_improvement: OnImprovement | None = None,
-    stop: threading.Event | None = None,
+    problem: Problem, options: SolveOptions | None = None, watch: SolveWatch = UNWATCHED
 ) -> Result:
     """Find the best schedule within the caps, and prove how good it is.
 
@@ -35,15 +31,13 @@ def solve(
 
     Args:
         options: limits and seeds.
-        on_improvement: called in this thread for every better verified schedule or bound.
-        stop: set it, from any thread, to get the best so far within about a second. The MILP
-            solver checks it only between its runs.
+        watch: the MILP solver checks its stop only between its runs.
 
     Raises:
         SynthError: the placement runs backwards on other ranks than forwards.
     """
     problem.check_ordered()
-    return _Search(SearchState(problem, options or SolveOptions(), on_improvement, stop)).run()
+    return _Search(SearchState(problem, options or SolveOptions(), watch)).run()
 
 
 class _Search:
@@ -111,5 +105,5 @@ class _Search:
         self, problem: Problem, options: SolveOptions, tell: OnImprovement
     ) -> Result:
         """Search another problem, which ends with this search."""
-        stop = self.state.budget.stop
-        return _Search(SearchState(problem, options, tell, stop, self.state)).run()
+        watch = SolveWatch(tell, self.state.budget.stop)
+        return _Search(SearchState(problem, options, watch, self.state)).run()

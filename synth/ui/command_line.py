@@ -15,8 +15,6 @@ def commands(setting: PipelineSetting, limits: Limits, source: ShownSchedule | N
     """Return the lines that make a schedule of a setting.
 
     Args:
-        setting: the model and its pipeline.
-        limits: of a search.
         source: a published schedule; None, or a plan that was found: the search.
     """
     lines, profile = _model(setting)

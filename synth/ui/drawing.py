@@ -312,8 +312,6 @@ def choices(placed: str, ranks: int, num_layers: int) -> list[dict[str, Any]]:
 
     Args:
         placed: the name of a placement, or auto for all.
-        ranks: of the pipeline.
-        num_layers: of the model.
 
     Raises:
         SynthError: there is no such placement.

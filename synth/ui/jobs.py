@@ -10,7 +10,7 @@ from typing import Any
 from synth.errors import SynthError
 from synth.options.arguments.curve import CurveArguments
 from synth.options.curve import read_curve
-from synth.options.request import NoSchedule, Request
+from synth.options.request import NoSchedule
 from synth.options.solve_task import read_solve
 from synth.plan.choose.candidates import SearchWatch
 from synth.plan.memory_curve.curve_file import MemoryCurve, cap_of
@@ -242,16 +242,13 @@ class PlanSearch:
 
         def take(found: Incumbent) -> None:
             request = asked.request.of(found)
-            job.tell(lambda: self._progress(request, found))
+            job.tell(lambda: self._figures(request.plan(found)))
 
         result = asked.search(SearchWatch(BestSoFar(take), job.stop)).result
         if result.schedule is None:
             raise NoSchedule(result)
         plan = _ended(asked.request.of(result).plan(result), job)
         job.tell(lambda: {**self._figures(plan), "stopped_by": plan.claim.stopped_by})
-
-    def _progress(self, request: Request, found: Incumbent) -> dict[str, Any]:
-        return self._figures(request.plan(found))
 
     def _figures(self, plan: Plan) -> dict[str, Any]:
         claim = plan.claim

@@ -19,7 +19,6 @@ def named_stages(name: str, ranks: int) -> int:
 
     Args:
         name: as `synth.schedule.placements` has it; one that is not known counts as linear.
-        ranks: of the pipeline.
     """
     numbers = _numbers(name)
     if name.startswith("round-robin"):
@@ -81,32 +80,20 @@ class Limits:
         return min(time_limit_s, self.search_s / points)
 
     def check_layers(self, count: int, called: str) -> None:
-        """Refuse a model of too many layers.
-
-        Raises:
-            SynthError: names the model.
-        """
+        """Refuse a model of too many layers."""
         if count > MOST_LAYERS:
             raise SynthError(
                 f"{called} has {count:,} layers; a model here has at most {MOST_LAYERS:,}"
             )
 
     def check_size(self, where: Placement, micro_batches: int, *, is_timed: bool = False) -> None:
-        """Refuse a schedule that is too large.
-
-        Raises:
-            SynthError: it has too many ops.
-        """
+        """Refuse a schedule that is too large."""
         self._check_copies(where.num_stages * len(where.ranks), micro_batches, is_timed)
 
     def check_named(
         self, name: str, ranks: int, micro_batches: int, *, is_timed: bool = False
     ) -> None:
-        """Refuse a schedule that is too large, by the name of its placement, which is not made.
-
-        Raises:
-            SynthError: it has too many ops.
-        """
+        """Refuse a schedule that is too large, by the name of its placement, which is not made."""
         self._check_copies(named_copies(name, ranks), micro_batches, is_timed)
 
     def _check_copies(self, stages: int, micro_batches: int, is_timed: bool) -> None:
@@ -136,7 +123,6 @@ def public(
     Args:
         search_s: the longest search.
         work_s: seconds of work that a visitor gets in ten minutes.
-        most_ops: of a schedule.
     """
     most_ops = most_ops or _MOST_OPS
     return Limits(

@@ -17,14 +17,7 @@ from starlette.routing import Route
 
 from synth.errors import SynthError
 from synth.plan.explain.explanation import Explanation, explain
-from synth.report.html.page import (
-    HEAD,
-    STYLE,
-    VIEWER_SCRIPTS,
-    filled,
-    part,
-    viewer_html,
-)
+from synth.report.html.page import HEAD, STYLE, VIEWER_SCRIPTS, filled, part, viewer_html
 from synth.solver.options import SolveOptions
 from synth.ui.answers import Answers, FirstShown, one_line
 from synth.ui.drawing import NotDrawn

@@ -54,7 +54,6 @@ class PipelineSetting(Record):
         model: a profile's name, a file in the working folder, or one that the page has opened.
         device: of a `config.json`, with `tp` ranks of tensor parallelism.
         sliders: equal layers instead of the model.
-        ranks: of the pipeline.
         micro_batches: per iteration.
         placement: where a search looks; a published schedule has its own.
         partition: layers per stage, for schedules with as many stages; None: even.

@@ -16,7 +16,7 @@ from synth.families import generate
 from synth.profile import Profile
 from synth.records.json_schema import schema_of
 from synth.report.run_file import RunFile
-from synth.runtime.execution.stage.stage import LayerChain
+from synth.runtime.execution.stage.layer_chain import LayerChain
 from synth.runtime.input_function import InputFunction
 from synth.runtime.models import ModelSpec, build_layers
 from synth.runtime.profiling.held_bytes import held_bytes

@@ -7,7 +7,8 @@ from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Result
 from synth.solver.search_setting import SearchSetting
-from synth.solver.search_state import OnImprovement, SearchState
+from synth.solver.search_state import SearchState
+from synth.solver.watch import OnImprovement
 
 
 def context_of(state: SearchState, workers: int = 1) -> SearchContext:

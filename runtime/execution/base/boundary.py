@@ -70,11 +70,7 @@ class Boundary:
         return tuple(torch.empty(x.shape, dtype=x.dtype, device=device) for x in wanted)
 
     def check(self, tensors: Sequence[Tensor], stage: int) -> None:
-        """Check that a stage's output matches this boundary.
-
-        Raises:
-            SynthError: it does not.
-        """
+        """Check that a stage's output matches this boundary."""
         fits = len(tensors) == len(self.leaves) and all(
             t.shape == leaf.shape and t.dtype == leaf.dtype
             for t, leaf in zip(tensors, self.leaves, strict=True)

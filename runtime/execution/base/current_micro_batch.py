@@ -20,7 +20,6 @@ class CurrentMicroBatch:
     Attributes:
         index: its number in the step, from 0 on.
         terms: the weights of the step's losses, and their scale.
-        device: of the rank.
     """
 
     index: int

@@ -20,7 +20,6 @@ class RankContext:
 
     Attributes:
         lowered: a verified schedule, lowered.
-        rank: the rank.
         stages: the stages that the placement gives it, by number; two copies of a stage on one rank
             are one.
         channels: opened for the lowered schedule's transfers.

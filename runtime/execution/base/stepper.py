@@ -44,7 +44,6 @@ class WeightRead(NamedTuple):
     """The version of a stage's weights that a forward reads.
 
     Attributes:
-        stage: the stage.
         delay: the updates between this version and the one that the forward's gradient updates.
         is_newest: True if no update has replaced this version.
     """

@@ -66,7 +66,6 @@ class DataParallel:
             group: the peers.
             stages: this rank's stages by number, or what it keeps of them.
             rank: the rank of this process in its pipeline.
-            fingerprint: the fingerprint of the schedule.
             layout: the layout of this rank's gradients.
             summed: ids of parameters whose gradients are summed within the pipeline first.
 

@@ -27,7 +27,6 @@ class GradientLayout:
         dense.
 
         Args:
-            modules: the modules of all stages of this rank.
             tied: this rank's tied parameters.
         """
         parts = [part for module in modules for part in module.modules()]

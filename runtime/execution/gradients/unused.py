@@ -15,18 +15,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .all_reduce import as_real
+
 
 def begin_sums(buffers: Iterable[Tensor]) -> None:
     """Fill buffers with sums of no terms."""
     for buffer in buffers:
-        _real(buffer).fill_(-0.0)
+        as_real(buffer).fill_(-0.0)
 
 
 def have_no_terms(sums: Sequence[Tensor]) -> list[bool]:
     """Find the contiguous sums to which nothing was added; waits for their device."""
     if not sums:
         return []
-    flat = [_real(each).view(-1) for each in sums]
+    flat = [as_real(each).view(-1) for each in sums]
     first = torch.cat([each[:1].float() for each in flat])
     if len(first) == len(flat):
         untouched = _are_negative_zeros(first).tolist()
@@ -45,10 +47,6 @@ def leave_out_without_terms(parameters: Iterable[Tensor]) -> None:
     for (parameter, _), is_untouched in zip(present, untouched, strict=True):
         if is_untouched:
             parameter.grad = None
-
-
-def _real(tensor: Tensor) -> Tensor:
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def _are_negative_zeros(tensor: Tensor) -> Tensor:

@@ -63,7 +63,6 @@ class Executor:
         Gradients of the loss accumulate into the parameters.
 
         Args:
-            batch: its micro-batches.
             shapes: the boundary after each stage but the last, by micro-batch and stage.
             saved_sizes: the bytes of each storage of activations that move to another rank.
             terms: the weights of the micro-batches' losses; None: their mean.

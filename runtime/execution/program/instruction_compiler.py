@@ -38,7 +38,6 @@ class InstructionCompiler:
         """Take a rank's handlers.
 
         Args:
-            context: the rank.
             handlers: made for it.
             reducer: adds up the gradients of copies; None: no stage has copies.
         """

@@ -70,9 +70,7 @@ class RankHandlers:
 
 
 def _weight_passing(
-    context: RankContext,
-    kept: Mapping[int, KeptProtocol] | None,
-    order: ThreadOrder | None,
+    context: RankContext, kept: Mapping[int, KeptProtocol] | None, order: ThreadOrder | None
 ) -> WeightPassing | None:
     if context.lowered.visits is None:
         return None

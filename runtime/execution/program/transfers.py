@@ -21,15 +21,11 @@ class RankTransfers:
     """Sends and receives of one rank."""
 
     def __init__(
-        self,
-        context: RankContext,
-        moves: OffloadOps,
-        weight_passing: WeightPassing | None,
+        self, context: RankContext, moves: OffloadOps, weight_passing: WeightPassing | None
     ) -> None:
         """Prepare a rank.
 
         Args:
-            context: the rank.
             moves: knows the shapes of saved activations that move.
             weight_passing: sends and receives weights and accumulated gradients; None: weights
                 stay.

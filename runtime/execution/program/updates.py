@@ -21,10 +21,7 @@ class Updates:
     """
 
     def __init__(
-        self,
-        context: RankContext,
-        weight_passing: WeightPassing | None,
-        reductions: Reductions,
+        self, context: RankContext, weight_passing: WeightPassing | None, reductions: Reductions
     ) -> None:
         """Find the ops that complete gradients, and the STEPs that update.
 
@@ -33,7 +30,6 @@ class Updates:
         reduced.
 
         Args:
-            context: the rank.
             weight_passing: delivers the accumulated gradients, which are complete at the last
                 STEP; None: weights stay.
             reductions: of complete gradients.
@@ -135,7 +131,6 @@ def _updating_steps(ops: Sequence[Op], *, at_last: bool) -> dict[Op, tuple[int, 
     Copies of a stage on one rank share parameters, so only the first STEP of the stage updates it.
 
     Args:
-        ops: the ops of a rank.
         at_last: True if gradients arrive until the last STEP. It then updates all stages, because
             the global norm needs all gradients.
     """

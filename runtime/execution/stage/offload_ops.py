@@ -28,11 +28,7 @@ class OffloadOps:
     """The offloading ops of one rank; `table` is shared by all steps."""
 
     def __init__(
-        self,
-        ops: Iterable[Op],
-        stages: Mapping[int, StageProtocol],
-        slots: Slots,
-        table: StepTable,
+        self, ops: Iterable[Op], stages: Mapping[int, StageProtocol], slots: Slots, table: StepTable
     ) -> None:
         self._moved = {op[1:] for op in ops if op.kind == OpKind.OFFLOAD}
         if self._moved:

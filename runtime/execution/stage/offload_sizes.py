@@ -135,7 +135,9 @@ def _try_out(
 def _run(stage: Stage, hosted: _HostedMicroBatch, batch: Batch, entry: Boundary | None) -> Sizes:
     """Run F with its graph, take what it saved, and leave no trace."""
     device, j = stage.device, hosted.microbatch
-    arguments = batch.arguments(j) if entry is None else _zeros(entry, device)
+    arguments = (
+        batch.arguments(j) if entry is None else tuple(x.zero_() for x in entry.activations(device))
+    )
     # The batch of a stand-in is on the CPU.
     arguments = pytree.tree_map_only(Tensor, lambda t: t.to(device), arguments)
     targets = batch.targets[j] if stage.is_last and batch.targets is not None else None
@@ -154,7 +156,3 @@ def _run(stage: Stage, hosted: _HostedMicroBatch, batch: Batch, entry: Boundary 
             return stage.saved_sizes(j)
         finally:
             stage.forget()
-
-
-def _zeros(entry: Boundary, device: torch.device) -> tuple[Tensor, ...]:
-    return tuple(x.zero_() for x in entry.activations(device))

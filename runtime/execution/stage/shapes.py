@@ -143,10 +143,7 @@ def _kinds(batch: Batch, num_micro_batches: int) -> list[Hashable]:
 
 
 def _try_out(
-    stage: Stage,
-    arguments: tuple[Any, ...],
-    entry: Boundary | None,
-    keywords: Mapping[str, Any],
+    stage: Stage, arguments: tuple[Any, ...], entry: Boundary | None, keywords: Mapping[str, Any]
 ) -> Any:
     """Run a stage on the meta device if its module supports that, else on zeros on its device."""
     real = stage.device

@@ -2,64 +2,28 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import get_gradient_edge
 from torch.utils import _pytree as pytree
 
 from synth.errors import SynthError
 
 from ...cutting import tensors_in
-from ...split import GradientBox, Recorder, SplitTape, enter, run_backward
-from ..base.boundary import Boundary, Tensors, can_have_gradient, flatten, settled
+from ...split import GradientBox, Recorder, run_backward
+from ..base.boundary import Boundary, Tensors, can_have_gradient, flatten
 from ..base.stage_protocol import ForwardInput, OutputTap
 from ..gradients.ddp_fsdp import GradientSync
 from .forward_state import ForwardState
+from .layer_chain import LayerChain
+from .micro_batch_state import MicroBatchState, entered
 from .offloaded_activations import SavedStore
 from .replay_input import Replay, ReplayRecorder
 from .stage_output import check_loss, given_away, kept_memory, overlaps_unchanged
 
 Loss = Callable[[Any, Any], Tensor]
-
-
-@dataclass(slots=True)
-class _MicroBatchState:
-    """A micro-batch between its F and its W, reduced to what autograd needs.
-
-    `wanted` are the indices, among the incoming gradients, of the outputs that have an edge. There
-    is no tape if BW follows, and a store only if the saved activations move.
-    """
-
-    tape: SplitTape | None
-    edges: list[GradientEdge]
-    wanted: list[int]
-    boxes: list[GradientBox]
-    entry: Boundary | None
-    store: SavedStore | None = None
-
-
-class LayerChain(nn.Module):
-    """Layers one after another, each given the output of the previous one, as stages are."""
-
-    def __init__(self, layers: Sequence[nn.Module]) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(layers)
-
-    def forward(self, *inputs: Any, targets: Any = None) -> Any:
-        """Run the layers; targets are the last argument of the last one."""
-        last = len(self.layers) - 1
-        for i, layer in enumerate(self.layers):
-            given = inputs if targets is None or i < last else (*inputs, targets)
-            output = self.call(i, layer, given)
-            inputs = tuple(output) if isinstance(output, tuple | list) else (output,)
-        return output
-
-    def call(self, index: int, layer: nn.Module, arguments: tuple[Any, ...]) -> Any:
-        """Run one layer."""
-        return layer(*arguments)
 
 
 class Stage:
@@ -94,7 +58,7 @@ class Stage:
         self._loss = loss
         self._recorder = Recorder(self.module, loss)
         self._sync = GradientSync(self.module)
-        self._states: dict[int, _MicroBatchState] = {}
+        self._states: dict[int, MicroBatchState] = {}
         self._replays: dict[int, Replay] = {}
         self._state = ForwardState(self.module, loss)
         self._kept_memory: frozenset[int] = frozenset()
@@ -136,7 +100,7 @@ class Stage:
         arguments, entry, targets, keywords, fused, moved, tap, after = given
         overlaps = overlaps_unchanged(arguments, entry)
         if entry is not None:
-            arguments, boxes = _enter(arguments, entry)
+            arguments, boxes = entered(arguments, entry)
         store = SavedStore() if moved else None
         tape = None if fused else self._recorder.new_tape()
         with overlaps, nullcontext() if store is None else store.recording():
@@ -152,7 +116,7 @@ class Stage:
         floating = [t for t in tensors if can_have_gradient(t)]
         wanted = [i for i, t in enumerate(floating) if t.requires_grad]
         edges = [get_gradient_edge(floating[i]) for i in wanted]
-        self._states[microbatch] = _MicroBatchState(tape, edges, wanted, boxes, entry, store)
+        self._states[microbatch] = MicroBatchState(tape, edges, wanted, boxes, entry, store)
         return given_away(tensors, self._kept_memory)
 
     def _flat(self, output: Any, after: Boundary | None) -> Tensors:
@@ -253,9 +217,9 @@ class Stage:
         if state.tape is None:
             raise RuntimeError(f"B of micro-batch {microbatch}, whose F ran for a BW")
         if edges:
-            picked = _picked(gradients, state.wanted)
+            picked = state.picked(gradients)
             self._recorder.backward_input(state.tape, edges, picked)
-        return _leave(state)
+        return state.leave()
 
     def backward_weight(self, microbatch: int) -> None:
         """W: accumulate the weight gradients that B deferred."""
@@ -276,10 +240,10 @@ class Stage:
             raise RuntimeError(f"BW of micro-batch {microbatch}, whose F ran for B and W")
         self._check_loss(state)
         if state.edges:
-            run_backward(state.edges, _picked(gradients, state.wanted))
-        return _leave(state)
+            run_backward(state.edges, state.picked(gradients))
+        return state.leave()
 
-    def _check_loss(self, state: _MicroBatchState) -> None:
+    def _check_loss(self, state: MicroBatchState) -> None:
         """Refuse a loss that nothing can be trained by, as `Tensor.backward` does."""
         is_trained = bool(state.boxes) or any(True for _ in self.parameters())
         if self.is_last and not state.edges and is_trained:
@@ -364,43 +328,3 @@ def _named_lack_of_targets() -> Iterator[None]:
 def _tensors(given: ForwardInput) -> Tensors:
     """The tensors of the input: the previous stage's output, or the batch."""
     return tuple(tensors_in(given.arguments))
-
-
-def _picked(gradients: Tensors, wanted: Sequence[int]) -> list[Tensor]:
-    if wanted and wanted[-1] >= len(gradients):
-        raise SynthError(
-            "parameters were frozen when the pipeline learned what goes between stages, and are "
-            "trained now, or the batch's inputs require a gradient and did not then: make a new "
-            "Pipeline after such a change"
-        )
-    return [gradients[i] for i in wanted]
-
-
-def _enter(tensors: Tensors, entry: Boundary) -> tuple[tuple[Any, ...], list[GradientBox]]:
-    """Return the arguments made of a tuple of tensors, and boxes for their gradients."""
-    boxes, twins = [], []
-    for tensor, leaf in zip(tensors, entry.leaves, strict=True):
-        if leaf.differentiable:
-            tensor, box = enter(tensor)
-            boxes.append(box)
-        twins.append(tensor)
-    return entry.arguments(twins), boxes
-
-
-def _leave(state: _MicroBatchState) -> Tensors:
-    """Return the gradients of the inputs; an input among several that was not used has zeros."""
-    boxes = state.boxes
-    came = [box.gradient for box in boxes if box.gradient is not None]
-    if len(came) < len(boxes):
-        if not came:
-            boxes[0].take()  # raises an error that says so
-        _fill(state, came[0].device)
-    return tuple(settled(box.take()).contiguous() for box in boxes)
-
-
-def _fill(state: _MicroBatchState, device: torch.device) -> None:
-    assert state.entry is not None
-    leaves = (leaf for leaf in state.entry.leaves if leaf.differentiable)
-    for box, leaf in zip(state.boxes, leaves, strict=True):
-        if box.gradient is None:
-            box.put(torch.zeros(leaf.shape, dtype=leaf.dtype, device=device))

@@ -33,16 +33,10 @@ _Run = Callable[[int, ForwardInput], Any]
 class StageOps:
     """Makes a function for each op of a rank, with slots and stages looked up beforehand."""
 
-    def __init__(
-        self,
-        context: RankContext,
-        moves: OffloadOps,
-        rebuilt: Collection[Cell],
-    ) -> None:
+    def __init__(self, context: RankContext, moves: OffloadOps, rebuilt: Collection[Cell]) -> None:
         """Prepare a rank.
 
         Args:
-            context: the rank.
             moves: the moves of its stages' saved activations.
             rebuilt: stages and micro-batches with an R, on whichever rank.
         """

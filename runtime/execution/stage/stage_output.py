@@ -46,11 +46,7 @@ def versions_of(tensors: Sequence[Tensor]) -> tuple[int, ...]:
 
 
 def check_loss(output: object) -> None:
-    """Refuse a loss that is no tensor; () stands for none that is wanted.
-
-    Raises:
-        SynthError: it is something else.
-    """
+    """Refuse a loss that is no tensor; () stands for none that is wanted."""
     if not isinstance(output, Tensor) and output != ():
         raise SynthError(
             f"the last stage gave a {type(output).__name__}, where it must give the loss, one "
@@ -64,9 +60,6 @@ def overlaps_unchanged(tensors: Tensors, entry: Boundary | None) -> Iterator[Non
 
     In one process such inputs are views of one tensor, and the other one would change, too; the
     received ones have memory of their own.
-
-    Raises:
-        SynthError: the forward in the block does.
     """
     shared = [] if entry is None else [tensors[place] for place in entry.overlapping]
     before = versions_of(shared)

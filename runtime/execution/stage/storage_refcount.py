@@ -6,11 +6,7 @@ from synth.errors import SynthError
 
 
 def check_countable() -> None:
-    """Check, before the first step, that the references of storages can be counted.
-
-    Raises:
-        SynthError: this version of torch cannot count them.
-    """
+    """Check, before the first step, that the references of storages can be counted."""
     try:
         storage = torch.empty(1).untyped_storage()
         counts = num_references(storage) == 1

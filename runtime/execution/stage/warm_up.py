@@ -62,9 +62,6 @@ class WarmUp:
         """Find the kinds of op in the rank's program; `active` is False until it is set.
 
         Args:
-            lowered: the schedule.
-            rank: this one.
-            stages: its stages, by number.
             device: the device of all tensors.
             present: by stage with weight passing, a context in which its parameters have memory.
         """

@@ -114,7 +114,6 @@ class CallNotes:
         """Begin a call: send the notes of this rank, and expect those of others.
 
         Args:
-            kind: of the call.
             argument: a number that all ranks are to give.
         """
         self._number, self._kind, self._argument = self._number + 1, kind, argument
@@ -193,7 +192,6 @@ class AgreedChannels:
 
         Args:
             channels: between ranks.
-            notes: of this rank.
             at_post: True: receives are not even posted before, because a wait for them returns
                 before they have arrived (NCCL).
         """

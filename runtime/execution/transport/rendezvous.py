@@ -37,7 +37,6 @@ class Rendezvous:
 
         Args:
             store: that of this pipeline alone.
-            rank: this rank.
             timeout_s: the longest that ranks wait for each other.
             noun: the word for a rank in messages.
             neighbours: the processes of other ranks that can be seen from here; None: none.

@@ -96,15 +96,11 @@ class ParameterLayout(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        parameters: Iterable[nn.Parameter],
-        num_shares: int = 1,
-        apart: Collection[int] = (),
+        cls, parameters: Iterable[nn.Parameter], num_shares: int = 1, apart: Collection[int] = ()
     ) -> Self:
         """Lay out parameters.
 
         Args:
-            parameters: of the stage.
             num_shares: the number of equal shares into which each buffer can be divided.
             apart: the places, in the list, of parameters that have a buffer of their own.
         """

@@ -41,12 +41,9 @@ class HostStage:
         """Allocate the buffers; those of weights are without contents.
 
         Args:
-            number: the number of the stage.
-            layout: the layout of its parameters.
             sums: the gradient sums that leave for the host in a step, in the order in which they
                 are added up. Each has a place from the start, as pinning memory may wait for the
                 device.
-            device: the device of the rank.
             shared: see above.
         """
         self.shared = shared

@@ -113,11 +113,7 @@ def _share_host(
 
 
 def check_head_stays(placement: Placement) -> None:
-    """Refuse a backward of the last stage on another rank than its forward.
-
-    Raises:
-        SynthError: the placement has one.
-    """
+    """Refuse a backward of the last stage on another rank than its forward."""
     if any(f[-1] != b[-1] for f, b in zip(placement.ranks, placement.of_backwards, strict=True)):
         raise SynthError(
             "the last stage's backward runs on another rank than its forward, which computes the "
@@ -134,11 +130,7 @@ def _sums(lowered: Lowered, stage: int) -> Sequence[Value]:
 
 
 def check_activations_stay(lowered: Lowered) -> None:
-    """Refuse to move the saved activations of stages whose weights are there in visits only.
-
-    Raises:
-        SynthError: the schedule does.
-    """
+    """Refuse to move the saved activations of stages whose weights are there in visits only."""
     flow, programs = lowered.schedule.weights, lowered.schedule.programs
     visits = flow is not None and flow.sharded == Sharded.WEIGHTS
     if visits and any(op.kind in MOVES for program in programs for op in program):

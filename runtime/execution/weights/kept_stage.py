@@ -72,11 +72,7 @@ class KeptStage:
         Args:
             module: the stage's module, with its values on each home. Homes that share it start from
                 the values of the first of them.
-            flow: the homes.
-            stage: its number.
-            rank: this one.
             group: the group of the stage's homes, if there are several.
-            device: the device of this rank.
             sums: those of the stage's REDUCE_GRADs in a step, in the order in which they are added
                 up, if the host keeps it.
             tied: the places, among the module's parameters, of those that other stages have too.

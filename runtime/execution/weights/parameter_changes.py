@@ -46,13 +46,8 @@ def check_in_place(
     """Refuse parameters whose memory is another one than the pipeline's.
 
     Args:
-        stage: its number.
         module: its module, for the names.
-        known: its parameters.
         resting: their tensors in the pipeline's memory.
-
-    Raises:
-        SynthError: names the first of them.
     """
     for parameter, own in zip(known, resting, strict=True):
         own_memory = local_part(own).data_ptr()
@@ -78,9 +73,6 @@ def unchanged(
         by: the code.
         is_exact: True: compare their memory on the CPU, too, which finds changes through `.data`;
             a device would have to be waited for.
-
-    Raises:
-        SynthError: the code in the block does.
     """
     before = _state_of(parameters, is_exact=is_exact)
     yield

@@ -20,7 +20,6 @@ class SharedParameter:
         place: the place of the parameter in the whole buffer.
         group: the homes; None: there is only one.
         index: the index of this rank among them.
-        num_shares: their number.
     """
 
     part: nn.Parameter
@@ -53,7 +52,6 @@ class SharedTensor:
             place: the place of the tensor in the whole buffer.
             group: the homes; None: there is only one.
             index: the index of this rank among them.
-            num_shares: their number.
         """
         self._own, self._place = own, place
         self._group, self._index, self._num_shares = group, index, num_shares

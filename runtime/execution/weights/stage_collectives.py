@@ -15,10 +15,7 @@ from .kept_protocol import KeptProtocol, StartedCollective
 from .share_collectives import PendingCollective
 
 # The ops that start collectives.
-_CALLS = {
-    CollectiveKind.GATHER: OpKind.UNSHARD,
-    CollectiveKind.SCATTER: OpKind.REDUCE_GRAD,
-}
+_CALLS = {CollectiveKind.GATHER: OpKind.UNSHARD, CollectiveKind.SCATTER: OpKind.REDUCE_GRAD}
 
 
 def gathered(unshard: Op) -> Value:
@@ -42,7 +39,6 @@ class StageCollectives:
         """Prepare a rank.
 
         Args:
-            ops: the ops of the rank.
             flow: says which part of a stage's state is sharded.
             kept: what the rank keeps of its stages.
             slots: the slots of the table's values.

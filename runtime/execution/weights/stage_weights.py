@@ -55,7 +55,6 @@ class StageWeights:
                 home.
             num_shares: the number of ranks that keep a share of each buffer.
             apart: see `ParameterLayout.of`.
-            device: the device of this rank.
         """
         self.module, self.device = module, device
         _materialise(module, device)

@@ -26,7 +26,6 @@ def passing_up(
     """Return the work of a REDUCE_GRAD.
 
     Args:
-        effects: the effects of the lowered schedule.
         op: the REDUCE_GRAD.
         kept: what the rank keeps of its stage.
         slots: the slots of the table's values.

@@ -35,10 +35,7 @@ _NUM_EXACT_FORWARDS = 2
 class VersionedWeights:
     """Gives each op of a rank the version that the plan says, and stashes versions at STEPs."""
 
-    def __init__(
-        self,
-        context: RankContext,
-    ) -> None:
+    def __init__(self, context: RankContext) -> None:
         """Find the ops of a rank that read older versions, and the STEPs that stash one.
 
         Args:

@@ -53,7 +53,7 @@ def parts_at_blocks(
             own = end if is_last else following
         parts.append(PieceCalls(name, list(steps[begin:own])))
         if rest := steps[own:following]:
-            name = _last_name(rest, "loss") if is_last else _first_name(rest, "between")
+            name = _first_name(rest[::-1], "loss") if is_last else _first_name(rest, "between")
             parts.append(PieceCalls(name, list(rest)))
     return parts
 
@@ -124,10 +124,6 @@ def parts_at_names(
 
 def _first_name(steps: Sequence[RecordedCall], otherwise: str) -> str:
     return next((step.module for step in steps if step.module is not None), otherwise)
-
-
-def _last_name(steps: Sequence[RecordedCall], otherwise: str) -> str:
-    return _first_name(steps[::-1], otherwise)
 
 
 def without_unused(recording: RecordedForward) -> list[RecordedCall]:

@@ -78,7 +78,6 @@ class RecordedForward:
         steps: in the order of their calls.
         inputs: the numbers of the input tensors.
         targets: the numbers of the target tensors.
-        loss: the number of the loss.
         constants: the tensors that depend on no input and no parameter.
         shapes: of each value, by its number.
         storages: equal numbers for values that share memory, by their number.

@@ -44,8 +44,6 @@ def commands(task: LayoutTask, judged: JudgedLayout, output: Path | None) -> Map
     """Return commands and options by what they are for.
 
     Args:
-        task: what the layout is for.
-        judged: the layout.
         output: the plan file.
     """
     found = {"estimate": _estimate(task, judged)}

@@ -45,7 +45,6 @@ def as_text(
 
     Args:
         request: what was asked for.
-        result: its result.
         plan: the result's plan.
         more: follows the first table.
         has_all_rows: the first table has all published schedules, not only those that matter.
@@ -158,7 +157,6 @@ def worth_showing(rivals: list[Baseline], objective: Objective, found_us: int) -
     Args:
         rivals: the published schedules.
         objective: what their times are measured by.
-        found_us: the time of the schedule that was found.
     """
     if len(rivals) <= _SHOWN + _NOT_WORTH_A_LINE:
         return rivals

@@ -13,7 +13,7 @@ TrustOption = Annotated[
     bool,
     CommandOption(
         "Import the model, the inputs and the recomputation policies that PLAN names, which runs "
-        "their code; not needed for built-in models and --data. With --model all but the model.",
+        "their code; not needed for built-in models and --data. With --model all but the model."
     ),
 ]
 
@@ -63,11 +63,7 @@ def read_model(
 
 
 def check_policies(policies: Collection[str], trust: bool) -> None:
-    """Check that those of a plan's policies that are a user's functions may be imported.
-
-    Raises:
-        SynthError: names the first of them.
-    """
+    """Check that those of a plan's policies that are a user's functions may be imported."""
     named = [policy for policy in policies if ":" in policy]
     if named and not trust:
         raise SynthError(

@@ -87,7 +87,6 @@ def _parameters(
     """Yield the parameters for a record's fields.
 
     Args:
-        record: its type.
         defaults: the defaults of its fields by name; of an optional group there are none.
         panel: the heading over its options; None: that of each option.
     """
@@ -107,7 +106,6 @@ def _group_defaults(group: type[Record], default: object) -> dict[str, Any]:
     """Return the defaults of a group's fields.
 
     Args:
-        group: its type.
         default: the group by default, or None; anything else: it has no default.
     """
     if default is None:

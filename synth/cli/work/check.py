@@ -58,12 +58,7 @@ def work(plan_path: Path, request: CheckRequest) -> None:
         raise typer.Exit(ExitCode.NOTHING_FOUND)
 
 
-def _prove(
-    plan: Plan,
-    timeline: Timeline,
-    profile: Profile | None,
-    given: ProofOptions,
-) -> Reproof:
+def _prove(plan: Plan, timeline: Timeline, profile: Profile | None, given: ProofOptions) -> Reproof:
     from synth.plan.reprove.reprove import reprove
 
     limit_s = given.time_limit or PROOF_LIMIT_S

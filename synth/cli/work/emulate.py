@@ -100,11 +100,7 @@ def _emulate(plan: Plan, lowered: Lowered, options: EmulationOptions) -> "list[R
 
 
 def _report(
-    plan: Plan,
-    lowered: Lowered,
-    results: "list[RankResult]",
-    trace: Trace,
-    request: EmulateRequest,
+    plan: Plan, lowered: Lowered, results: "list[RankResult]", trace: Trace, request: EmulateRequest
 ) -> None:
     run = MeasuredRun(
         iterations_us(trace, results),

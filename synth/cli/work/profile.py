@@ -98,11 +98,7 @@ _OF_TIMES = ("model", "output", "force", "micro_batch_size", "seq_len", "peak_fl
 
 
 def _check_only_of_times(context: typer.Context, model: str) -> None:
-    """Refuse options of a measurement.
-
-    Raises:
-        SynthError: names the first one.
-    """
+    """Refuse options of a measurement."""
     for parameter in context.command.params:
         name = parameter.name or ""
         source = context.get_parameter_source(name)
@@ -209,11 +205,7 @@ def _measure_together(request: ProfileRequest, measure: Callable[..., None]) -> 
         if world.rank == 0:
             talk("links between ranks are not measured, so transfers take no time")
         measure(
-            world.device,
-            links=links,
-            watch=watch,
-            processes=processes,
-            is_first=world.rank == 0,
+            world.device, links=links, watch=watch, processes=processes, is_first=world.rank == 0
         )
 
 

@@ -3,12 +3,7 @@
 from pathlib import Path
 
 from synth.cli.answer.charts import ChartSet, chart_against
-from synth.cli.answer.output import (
-    Format,
-    answer,
-    answer_json,
-    talk,
-)
+from synth.cli.answer.output import Format, answer, answer_json, talk
 from synth.cli.answer.show import as_json, headline, steady_lines, version_lines
 from synth.cli.read.plans import load_checked
 from synth.cli.show import ShowRequest

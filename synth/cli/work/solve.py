@@ -14,7 +14,7 @@ from synth.options.choice_stability import choice_stability
 from synth.options.request import NoSchedule, announce, announce_sizes
 from synth.options.solve_task import SolveTask, read_solve
 from synth.plan.choose.candidates import Partitioning, Ranking, SearchWatch, Trial
-from synth.plan.choose.standings import cut_short
+from synth.plan.choose.cut_short import cut_short
 from synth.plan.weight_passing.data_parallel_plan import of_all
 from synth.search.best_so_far import BestSoFar
 from synth.search.outcome import StoppedBy

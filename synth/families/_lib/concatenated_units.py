@@ -45,11 +45,7 @@ def concatenated(setting: Setting, per_slot: int = 1) -> Programs:
 
 
 def check_even(name: str, setting: Setting) -> None:
-    """Refuse an odd number of ranks, on which two copies in opposite directions collide.
-
-    Raises:
-        SynthError: the number of ranks is odd.
-    """
+    """Refuse an odd number of ranks, on which two copies in opposite directions collide."""
     if setting.num_ranks % 2:
         raise SynthError(
             f"{name} needs an even number of ranks, given {setting.num_ranks}: with an odd number "

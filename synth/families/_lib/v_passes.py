@@ -25,7 +25,6 @@ class PassCosts:
     """Times and bytes by pass and rank; the last two rows of times and bytes are the W's.
 
     Attributes:
-        num_micro_batches: the number of micro-batches.
         took_us: the durations of passes 0 to 3; rows 4 and 5 are the W's of passes 2 and 3.
         lag_us: the transfer time from the previous rank in the direction of the pass; 0 without
             one.

@@ -15,11 +15,7 @@ from synth.options.arguments.estimate import (
     ModelArgument,
     OptimizerOption,
 )
-from synth.options.arguments.groups import (
-    LIMIT_DEFAULT,
-    SEARCH,
-    AtOnce,
-)
+from synth.options.arguments.groups import LIMIT_DEFAULT, SEARCH, AtOnce
 from synth.options.values import Count, Limit, TimeLimit, texts_like
 from synth.plan.runtimes import Allowed, Runtime
 from synth.records.command_option import CommandOption

@@ -8,7 +8,7 @@ from synth.plan.choose.standings import Standings
 from synth.search.best_so_far import BestSoFar
 from synth.search.clock import Clock
 from synth.solver.result import Incumbent
-from synth.solver.search_state import OnImprovement
+from synth.solver.watch import OnImprovement
 
 
 class Announcer:

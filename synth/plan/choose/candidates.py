@@ -17,7 +17,7 @@ from synth.solver.evaluate.evaluate import EvaluatedSchedule
 from synth.solver.infeasibility import needed_bytes
 from synth.solver.problem import Problem
 from synth.solver.result import Baseline, Result
-from synth.solver.search_state import OnImprovement
+from synth.solver.watch import OnImprovement, SolveWatch
 
 
 class Partitioning(StrEnum):
@@ -192,9 +192,9 @@ class SearchWatch(NamedTuple):
     on_standings: OnStandings = lambda _: None
 
     @property
-    def of_one(self) -> tuple[OnImprovement | None, threading.Event]:
-        """The listener and the event that a search of one candidate takes."""
-        return self.on_improvement, self.stop
+    def of_one(self) -> SolveWatch:
+        """What a search of one candidate takes."""
+        return SolveWatch(self.on_improvement, self.stop)
 
 
 class Ranking(NamedTuple):

@@ -29,9 +29,8 @@ from synth.plan.recompute.stages import recomputed, without_recompute
 from synth.plan.tuning import CUT_RACE
 from synth.search.clock import Clock
 from synth.search.outcome import rank_key
-from synth.solver.evaluate.compiled import await_compiled
 from synth.solver.improve.annealing import Annealing
-from synth.solver.improve.compiled_kernels import is_loadable
+from synth.solver.improve.compiled_kernels import are_usable
 from synth.solver.options import Part, SolveOptions
 from synth.solver.result import judged_result
 from synth.solver.tuning import ANNEALING
@@ -56,8 +55,7 @@ class CutRace:
             and candidate.choice in ((), None)
             and candidate.problem.caps_bytes is not None
             and Part.ANNEALING not in options.without
-            and await_compiled(lambda: not options.deterministic or self.clock.stop.is_set())
-            and is_loadable()
+            and are_usable(waits=options.deterministic, should_stop=self.clock.stop.is_set)
         )
 
     @property

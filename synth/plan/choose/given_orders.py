@@ -14,10 +14,7 @@ from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.plan.choose.announcer import Announcer
 from synth.plan.choose.candidates import Candidate, OnStandings, Partitioning, Ranking, Trial
-from synth.plan.choose.judging import (
-    infeasible_result,
-    result_without_schedule,
-)
+from synth.plan.choose.judging import infeasible_result, result_without_schedule
 from synth.plan.choose.published_cuts import baseline_of
 from synth.plan.choose.standings import Standings
 from synth.plan.published.best_variant import PublishedVariant
@@ -30,7 +27,7 @@ from synth.search.outcome import StoppedBy
 from synth.solver.evaluate.evaluate import EvaluatedSchedule
 from synth.solver.options import SolveOptions
 from synth.solver.result import judged_result
-from synth.solver.search_state import OnImprovement
+from synth.solver.watch import OnImprovement
 
 
 def best_of_given_orders(
@@ -131,9 +128,7 @@ class _Search:
             self._take(trial, name, found)
             return
         trial.found = infeasible_result(trial) or result_without_schedule(
-            trial,
-            StoppedBy.NOTHING_BETTER,
-            _why_none_fits([trial], is_over=True),
+            trial, StoppedBy.NOTHING_BETTER, _why_none_fits([trial], is_over=True)
         )
 
     def _take(self, trial: Trial, name: str, found: PublishedVariant) -> None:

@@ -31,9 +31,6 @@ class PartitionTrials:
         """Make no trial yet.
 
         Args:
-            profile: of the model.
-            options: of the search.
-            race: the standings.
             clock: of the race.
             cuts: returns those to begin with where there are no bounds over all partitions.
         """

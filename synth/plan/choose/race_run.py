@@ -51,7 +51,7 @@ from synth.solver.evaluate.evaluate import evaluate
 from synth.solver.lower_limits import made_for_lower_limits
 from synth.solver.options import Part, SolveOptions
 from synth.solver.result import Result, judged_result
-from synth.solver.search_state import OnImprovement
+from synth.solver.watch import OnImprovement, SolveWatch
 
 
 def solve_best_of(
@@ -450,7 +450,6 @@ class _RaceRun:
             trial.candidate.problem,
             trial.candidate.choice,
             options,
-            self.announcer.listener(trial),
-            self.stop,
+            SolveWatch(self.announcer.listener(trial), self.stop),
             trial.attempts,
         )

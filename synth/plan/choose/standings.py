@@ -11,7 +11,6 @@ from synth.plan.partition.path_dp import Sizes
 from synth.plan.partition.queue import PartitionQueue
 from synth.plan.recompute.choice import bound_us as closed_bound_us
 from synth.plan.recompute.choice import quick_bound_us
-from synth.plan.recompute.layer_choice import without_layers
 from synth.plan.tuning import RACE
 from synth.schedule.files.certificate import Certificate, PartitionProof, ProverName
 from synth.search.outcome import StoppedBy, rank_key, reason_of_end, relative_gap
@@ -43,7 +42,6 @@ class Standings:
         """Make a trial of a candidate, with a closed-form bound or the one of its partition.
 
         Args:
-            candidate: the candidate.
             is_quick: leave the memory limits out of the bound if that takes long; see `tighten`.
         """
         problem = candidate.problem
@@ -339,7 +337,7 @@ class Standings:
             best,
             lower_bound_us=bound_us,
             certificate=self.certificate(bound_us, ranked[0], ranked[0].certificate),
-            baselines=tuple(_baselines(ranked)),
+            baselines=tuple(baselines_of(ranked)),
             wall_s=wall_s,
             stopped_by=best.stopped_by
             if best.value_us is None
@@ -370,62 +368,7 @@ class Standings:
         return replace(found, message=why_all_infeasible(least.name, least.found.message or ""))
 
 
-def cut_short(trials: Sequence[Trial], announced: Result) -> Ranking:
-    """Return the answer of a race that is not over.
-
-    Args:
-        trials: copies of all, best first.
-        announced: the best result announced, with the bound that holds for all.
-    """
-    best = trials[0].found or announced
-    if rank_key(announced.value_us) <= rank_key(best.value_us):
-        best = announced
-        here = min(trials, key=lambda trial: trial.distance_to(announced.problem))
-        # The bound of another partition does not hold there, but a closed form does.
-        bound_us = here.bound_on(announced.problem) or _quick_bound_us(here, announced.problem)
-        here.lower_bound_us = min(best.value_us or 0, bound_us)
-        here.found = announced
-        trials = (here, *(trial for trial in trials if trial is not here))
-    assert best.value_us is not None
-    result = replace(
-        best,
-        lower_bound_us=min(announced.lower_bound_us, best.value_us),
-        certificate=announced.certificate,
-        bound_scope=announced.bound_scope,
-        baselines=tuple(_at_best(one, best) for one in _baselines(trials)),
-        wall_s=announced.wall_s,
-    )
-    return Ranking(result, tuple(trials), is_cut_short=True)
-
-
-def _at_best(row: Baseline, found: Result) -> Baseline:
-    """Return the row of a published schedule, or of the result if that is the same one, faster."""
-    line = found.timeline
-    if row.name != found.found_by or line is None or found.peak_bytes is None:
-        return row
-    if found.problem.recomputed_layers:
-        return row  # rows are without them
-    value_us = found.problem.objective.value_us
-    if row.fits and value_us(row) <= value_us(line):
-        return row
-    return replace(
-        row,
-        makespan_us=line.makespan_us,
-        period_us=line.period_us,
-        work_us=max(line.work_us),
-        mean_work_us=line.mean_work_us,
-        peak_bytes=found.peak_bytes,
-        fits=True,
-        partition=found.problem.partition,
-    )
-
-
-def _quick_bound_us(trial: Trial, problem: Problem) -> int:
-    """Return the closed-form bound of a trial's placement on the partition of another problem."""
-    return quick_bound_us(without_layers(problem), trial.candidate.choice)
-
-
-def _baselines(ranked: Sequence[Trial]) -> Iterator[Baseline]:
+def baselines_of(ranked: Sequence[Trial]) -> Iterator[Baseline]:
     """Yield the published schedules on the best candidate of each placement, each name once."""
     placements, names = set(), set()
     for trial in ranked:

@@ -78,7 +78,6 @@ class PublishedPairs:
 
         Args:
             candidates: of one objective.
-            profile: of their costs.
             partitioning: keep their partitions, or make others.
         """
         self.candidates, self.profile, self.partitioning = candidates, profile, partitioning

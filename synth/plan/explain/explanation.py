@@ -22,7 +22,6 @@ class Explanation(Record):
 
     Attributes:
         plan: the name of the plan.
-        objective: of its search.
         value_us: the value of the objective, simulated.
         lower_bound_us: the plan's bound.
         gap: (value − bound) / value.

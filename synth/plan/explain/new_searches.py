@@ -27,6 +27,7 @@ from synth.solver.evaluate.evaluate import evaluate
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Result
+from synth.solver.watch import SolveWatch
 
 GB_MORE, GB_LESS = "1 GB more per rank", "1 GB less per rank"
 ONE_MORE = "one more micro-batch"
@@ -109,7 +110,7 @@ class NewSearches:
         stages = tuple(recomputed(self.schedule))
         why_none = ""
         try:
-            found = solve_with(problem, stages, options, None, self.clock.stop)
+            found = solve_with(problem, stages, options, SolveWatch(stop=self.clock.stop))
         except SynthError as error:
             why_none = str(error)
         else:

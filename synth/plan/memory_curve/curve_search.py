@@ -93,7 +93,6 @@ def trace(
     to fit, and then those where the curve bends.
 
     Args:
-        profile: the profile of the costs.
         space: what is searched for each point, without memory limits.
         effort: number of points, time and workers.
         begun: an earlier curve: only missing points are searched, and points again that had

@@ -6,7 +6,6 @@ its peak. A proof raises the lower bound, because a bound holds under all smalle
 Otherwise the limit stays open, and the search continues above and below it.
 """
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -27,7 +26,7 @@ from synth.search.outcome import StoppedBy, reason_of_end
 from synth.solver.evaluate.evaluate import evaluate
 from synth.solver.options import SolveOptions
 from synth.solver.result import Baseline, Incumbent, Result
-from synth.solver.search_state import OnImprovement
+from synth.solver.watch import UNWATCHED, SolveWatch
 from synth.units import format_bytes_both, format_us
 
 
@@ -50,15 +49,14 @@ class LeastForTime(SearchSpace):
 
     def search(self, options: SolveOptions, watch: SearchWatch) -> Ranking:
         """Minimize the memory limit; see `least_cap`."""
-        return Ranking(least_cap(self.space, self.target, options, *watch.of_one), ())
+        return Ranking(least_cap(self.space, self.target, options, watch.of_one), ())
 
 
 def least_cap(
     space: LimitedSpace,
     target: TimeTarget,
     options: SolveOptions | None = None,
-    on_improvement: OnImprovement | None = None,
-    stop: threading.Event | None = None,
+    watch: SolveWatch = UNWATCHED,
 ) -> Result:
     """Minimize the memory limit, one for all ranks, under which a schedule meets a target.
 
@@ -67,9 +65,7 @@ def least_cap(
         target: the target of the objective.
         options: `time_limit_s` is for the whole; `gap` is the relative gap in memory, between the
             limit found and its lower bound, at which the search stops.
-        on_improvement: called in this thread with every schedule in less memory, and with better
-            bounds.
-        stop: set it, from any thread, to get the best so far within about a second.
+        watch: told of every schedule in less memory, and of better bounds.
 
     Returns:
         The schedule found under the limit that it needs, with a `TargetProof` as `memory`.
@@ -83,26 +79,22 @@ def least_cap(
     options = options or SolveOptions()
     if options.deterministic:
         raise SynthError(NOT_REPEATABLE)
-    return _Bisection(space, target, options, on_improvement, stop or threading.Event()).run()
+    return _Bisection(space, target, options, watch).run()
 
 
 class _Bisection:
     """Bisection over memory limits: results so far, and the next limit to try."""
 
     def __init__(
-        self,
-        space: LimitedSpace,
-        target: TimeTarget,
-        options: SolveOptions,
-        on_improvement: OnImprovement | None,
-        stop: threading.Event,
+        self, space: LimitedSpace, target: TimeTarget, options: SolveOptions, watch: SolveWatch
     ) -> None:
         # Searches begin from the best schedule of all lower limits.
         self.space, self.options = space, replace(options, tries_less_memory=False)
-        self.clock = Clock(options.time_limit_s, stop=stop)
+        self.clock = Clock(options.time_limit_s, stop=watch.stop)
         # A target relative to the bound changes whenever the bound without a limit rises.
         self.target, self.target_us = target, target.time_us or 0
-        self.so_far = None if on_improvement is None else BestSoFar(on_improvement)
+        tell = watch.on_improvement
+        self.so_far = None if tell is None else BestSoFar(tell)
         self.knowledge = CapKnowledge[Incumbent]()
         # With R, or several candidates, every limit may differ from its neighbours.
         is_plain = isinstance(space, OneCandidate) and space.candidate.choice == ()
@@ -196,13 +188,8 @@ class _Bisection:
             self.open.append(cap)
         self._tell()
 
-    def _solve(
-        self,
-        cap: int | None,
-        share: float,
-        watch: SearchWatch,
-    ) -> Result:
-        left_s = self._left_s()
+    def _solve(self, cap: int | None, share: float, watch: SearchWatch) -> Result:
+        left_s = max(0.0, self.clock.left_s())
         limit_s = min(left_s, max(LEAST_CAP.shortest_s, share * left_s))
         best = self.knowledge.best_within(cap)
         # A limit that is searched again is searched with another seed.
@@ -234,9 +221,6 @@ class _Bisection:
     def _least(self) -> int | None:
         found = self.knowledge.least_for(self.target_us)
         return None if found is None else max(found.peak_bytes)
-
-    def _left_s(self) -> float:
-        return max(0.0, self.clock.left_s())
 
     def _finished(self) -> bool:
         return self.clock.is_over() or self._is_hopeless() or self._is_close()

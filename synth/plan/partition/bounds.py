@@ -259,9 +259,7 @@ class PartitionBounds:
         if run.end < self.num_layers:
             way = self.layers.way_behind_us(run)
             copies[place] = copies[place]._replace(
-                down_us=way.down_us,
-                up_us=way.up_us,
-                passing_us=min(self.layers.transfers_us(run)),
+                down_us=way.down_us, up_us=way.up_us, passing_us=min(self.layers.transfers_us(run))
             )
             idle = dict.fromkeys((F, B, W, BW, STEP), 0)
             copies[-1] = copies[-1]._replace(duration_us=idle)

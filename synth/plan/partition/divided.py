@@ -34,7 +34,6 @@ def partitions(parts: Profile, num_ranks: int) -> list[Sizes]:
 
     Args:
         parts: the profile, divided over as many ranks.
-        num_ranks: of the pipeline.
     """
     decoder = parts.replace(layers=parts.layers[num_ranks:-num_ranks], rank_speeds=None)
     even = balance(decoder, Placement.linear(num_ranks))

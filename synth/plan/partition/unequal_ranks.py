@@ -68,7 +68,6 @@ class UnequalRanks:
 
         Args:
             profile: with the speeds of the ranks.
-            placement: of the stages.
             caps_bytes: one for each rank; None: memory does not matter.
 
         Raises:

@@ -99,7 +99,6 @@ class _Runs(NamedTuple):
 
     Attributes:
         time_us: F and B of a micro-batch; infinite where there is no layer.
-        weight_bytes: the weights.
         flight_bytes: what each micro-batch in flight takes: a version of the weights, activations.
         kept_bytes: gradients and optimizer state.
         crossing_bytes: by layer, its output and the gradient of it that comes back.
@@ -267,7 +266,6 @@ def _in_turn(
     Args:
         stages: the stages of one component, whose ranks are counted from 0.
         start: the first of the components.
-        replicas: their number.
     """
     size = sum(len(stage.ranks) for stage in stages)
     for layers, ranks in stages:

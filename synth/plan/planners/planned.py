@@ -53,7 +53,6 @@ def planned(
     """Return the schedule that a planner chooses.
 
     Args:
-        planner: which.
         profile: the profile of the layers, with the links.
         num_ranks: all of which the schedule must use.
         num_micro_batches: the micro-batches of the schedule. An update of 2BW takes the fewest of

@@ -43,11 +43,6 @@ class TwoBwMemory(NamedTuple):
     inputs: float
     others: float
 
-    @property
-    def printed(self) -> float:
-        """The value of the paper's formula."""
-        return self.weights + self.activations + self.inputs
-
 
 @dataclass(frozen=True)
 class TwoBwChoice:
@@ -100,11 +95,7 @@ class TwoBwChoice:
 
 
 def two_bw_plan(
-    profiles: Sequence[Profile],
-    num_ranks: int,
-    batch_size: int,
-    *,
-    memory_bytes: int | None = None,
+    profiles: Sequence[Profile], num_ranks: int, batch_size: int, *, memory_bytes: int | None = None
 ) -> TwoBwChoice:
     """Return the configuration with the largest predicted throughput that fits.
 
@@ -174,15 +165,7 @@ def _configurations(
         time_us, bound_by = max(terms, key=lambda term: term[0])
         memory = two_bw_memory(costs, recompute=recompute)
         yield TwoBwChoice(
-            width,
-            depth,
-            profile,
-            recompute,
-            micro_batches,
-            partition,
-            time_us,
-            bound_by,
-            memory,
+            width, depth, profile, recompute, micro_batches, partition, time_us, bound_by, memory
         )
 
 

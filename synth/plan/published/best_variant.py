@@ -20,13 +20,7 @@ from synth.errors import SynthError
 from synth.op_kinds import MOVES, OpKind
 from synth.plan.published.neighbours import Neighbours
 from synth.plan.published.order_scores import Judge, OrderScores, Score
-from synth.plan.published.variants import (
-    RecomputedLayers,
-    Sizes,
-    Variant,
-    VariantCosts,
-    rules,
-)
+from synth.plan.published.variants import RecomputedLayers, Sizes, Variant, VariantCosts, rules
 from synth.plan.tuning import BEST_VARIANT
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.model import Placement, Schedule
@@ -86,7 +80,6 @@ class BestVariant:
 
         Args:
             family: on its placement.
-            costs: of the profile.
             judge: the limits and the objective.
             cuts: the candidates.
             is_local: go on from the best candidate by moving layers.

@@ -29,8 +29,6 @@ class CutMoves:
 
         Args:
             order: with the limits and the objective.
-            costs: of the profile.
-            layers: those that are recomputed.
             should_stop: told how often the order was judged; ends the search.
         """
         self.order, self.costs, self.layers, self.should_stop = order, costs, layers, should_stop

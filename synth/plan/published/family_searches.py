@@ -35,8 +35,6 @@ class FamilySearches:
         """Search for nothing yet.
 
         Args:
-            profile: of the model.
-            num_micro_batches: of a mini-batch.
             judge: the memory limit of each rank, and the objective.
             should_stop: ends a search; the first cut is judged in any case.
             given: the cut for placements of as many stages.
@@ -113,11 +111,7 @@ class FamilySearches:
         if not self.is_free:
             return equal_cuts(self.costs.table, where.num_stages)
         return starting_cuts(
-            self.costs.table,
-            where,
-            self.judge.caps_bytes,
-            self.num_micro_batches,
-            self.should_stop,
+            self.costs.table, where, self.judge.caps_bytes, self.num_micro_batches, self.should_stop
         )
 
     def _is_first_balanced(self, where: Placement) -> bool:

@@ -47,8 +47,6 @@ class Neighbours:
         """Prepare the sums.
 
         Args:
-            table: of the layers.
-            where: the placement.
             speeds: of each stage's rank; None: all are equal.
         """
         self._speeds = np.ones(where.num_stages) if speeds is None else np.array(speeds)

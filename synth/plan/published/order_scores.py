@@ -60,7 +60,6 @@ class OrderScores:
         """Return the score on some costs.
 
         Args:
-            costs: of the stages.
             most_excess_bytes: beyond which nothing is simulated.
 
         Returns:

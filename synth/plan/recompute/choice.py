@@ -1,6 +1,5 @@
 """Choice of recomputation: nothing, some stages, or the best choice."""
 
-import threading
 from collections.abc import Collection
 from dataclasses import replace
 
@@ -24,7 +23,7 @@ from synth.solver.infeasibility import find_shortage, needed_bytes, smallest_lim
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Result
-from synth.solver.search_state import OnImprovement
+from synth.solver.watch import UNWATCHED, SolveWatch
 
 # Stages that recompute; None: chosen by the search, also layers if the problem has its profile.
 Choice = tuple[int, ...] | None
@@ -50,21 +49,19 @@ def solve_with(
     problem: Problem,
     choice: Choice,
     options: SolveOptions | None = None,
-    on_improvement: OnImprovement | None = None,
-    stop: threading.Event | None = None,
+    watch: SolveWatch = UNWATCHED,
     attempts: ChoiceAttempts | None = None,
 ) -> Result:
     """Solve with the given stages recomputing.
 
     Args:
         choice: the stages; None: search for the best choice of stages and layers.
-        on_improvement: called with improvements, whose problems may have other layers recomputed
-            than the one given.
+        watch: told of schedules whose problems may have other layers recomputed than the one given.
         attempts: those of earlier searches for the best choice; new ones are added.
     """
     if choice is None:
-        return solve_choosing(problem, options, on_improvement, stop, attempts)
-    return solve_recomputing(problem, choice, options, on_improvement, stop)
+        return solve_choosing(problem, options, watch, attempts)
+    return solve_recomputing(problem, choice, options, watch)
 
 
 def why_infeasible(problem: Problem, choice: Choice) -> str | None:

@@ -57,7 +57,6 @@ def moved_within(clock: Clock, problem: Problem, found: Result) -> ChosenSchedul
     Args:
         clock: of the search; it counts the time that this takes.
         problem: with the result's choice of layers.
-        found: a result with a schedule.
     """
     assert found.schedule is not None and found.value_us is not None
     until_s = clock.moment_s(CHOICE_MOVES.share_of_left)
@@ -100,7 +99,6 @@ class ChoiceMoves:
         Args:
             chosen: the problem with its choice of layers.
             schedule: with the R's of its stages.
-            value_us: its value.
             found_by: the name for what is found.
         """
         order = without_recompute(schedule)

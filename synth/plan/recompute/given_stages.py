@@ -1,6 +1,5 @@
 """Solving with given recomputing stages: the search has no R, which is inserted afterwards."""
 
-import threading
 from collections.abc import Collection
 from dataclasses import replace
 
@@ -16,8 +15,8 @@ from synth.solver.infeasibility import needed_bytes
 from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent, Result
-from synth.solver.search_state import OnImprovement
 from synth.solver.solver import solve
+from synth.solver.watch import UNWATCHED, OnImprovement, SolveWatch
 from synth.units import format_bytes_both
 
 _CLOSED_FORMS = Certificate(prover=ProverName.CLOSED_FORMS)
@@ -27,8 +26,7 @@ def solve_recomputing(
     problem: Problem,
     stages: Collection[int],
     options: SolveOptions | None = None,
-    on_improvement: OnImprovement | None = None,
-    stop: threading.Event | None = None,
+    watch: SolveWatch = UNWATCHED,
 ) -> Result:
     """Solve with just these stages recomputing, all their micro-batches.
 
@@ -39,12 +37,12 @@ def solve_recomputing(
     if options.hint is not None:
         options = replace(options, hint=without_recompute(options.hint))
     if not stages:
-        return solve(problem, options, on_improvement, stop)
-    search = _Recomputing(problem, frozenset(stages), on_improvement)
+        return solve(problem, options, watch)
+    search = _Recomputing(problem, frozenset(stages), watch.on_improvement)
     inner = replace(
         options, without=options.without | {Part.BOUNDS}
     )  # they would fix the place of R
-    return search.result(solve(search.seen, inner, search.take, stop))
+    return search.result(solve(search.seen, inner, SolveWatch(search.take, watch.stop)))
 
 
 class _Recomputing:

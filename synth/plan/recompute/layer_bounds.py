@@ -73,7 +73,7 @@ def needed_whatever_is_recomputed(problem: Problem) -> tuple[int, ...]:
     base = without_layers(problem)
     if base.layer_menu is not None:
         return tuple(map(min, zip(*map(needed_bytes, problems_on_menu(base)), strict=True)))
-    stages = [_relaxed_at(base, place) for place in range(_num_places(base))]
+    stages = [_relaxed_at(base, place) for place in range(max(map(len, _floors(base))))]
     if max(map(len, held_stages(base))) > 1:
         stages = [tuple(least_costs(each) for each in zip(*stages, strict=True))]
     found = (
@@ -86,10 +86,6 @@ def needed_whatever_is_recomputed(problem: Problem) -> tuple[int, ...]:
 def _floors(base: Problem) -> list[tuple[StageCosts, ...]]:
     assert base.profile is not None and base.partition is not None
     return [menu.floors for menu in menus(base.profile, base.partition)]
-
-
-def _num_places(base: Problem) -> int:
-    return max(map(len, _floors(base)))
 
 
 def _relaxed_at(base: Problem, place: int) -> tuple[StageCosts, ...]:

@@ -207,12 +207,7 @@ class LayerSearch:
         ranked = self._ranked()
         best_us = ranked[0].value_us if ranked else None
         values = self.judge.values(
-            instance,
-            problem.objective,
-            LIST_JUDGING.rules,
-            self.rule,
-            best_us,
-            self.should_stop,
+            instance, problem.objective, LIST_JUDGING.rules, self.rule, best_us, self.should_stop
         )
         if values:
             found = min(values)

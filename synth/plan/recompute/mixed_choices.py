@@ -44,8 +44,7 @@ def bounds_of_mixtures(base: Problem) -> Spans:
     own = [_alike_within_rank(base, s, merged_to(most, choices)) for s, choices in menus]
     seen = [
         instance_with(
-            base,
-            {s: apart(base, s, each[min(place, len(each) - 1)]) for s, each in enumerate(own)},
+            base, {s: apart(base, s, each[min(place, len(each) - 1)]) for s, each in enumerate(own)}
         )
         for place in range(max(map(len, own)))
     ]
@@ -86,7 +85,6 @@ def _rank_bound(seen: Sequence[Instance], rank: int) -> Spans:
 
     Args:
         seen: for each place on the menus, the problem with the choices there for all stages.
-        rank: the rank.
     """
     plain = seen[0]
     head_us = min(plain.head_us[copy] for copy in plain.held[rank])

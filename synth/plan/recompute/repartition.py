@@ -5,7 +5,6 @@ faster plan is kept. If the stages are chosen, each number of them is tried on t
 R's time, then the best number and its neighbours on those that count it.
 """
 
-import threading
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
@@ -17,6 +16,7 @@ from synth.plan.partition.balance import balance
 from synth.plan.recompute.attempts import ChoiceAttempts
 from synth.plan.recompute.choice import Choice, solve_with
 from synth.plan.recompute.choice_search import ChoiceSearch
+from synth.plan.recompute.choice_trials import ChoiceTrials
 from synth.plan.tuning import REPARTITION
 from synth.profile import Profile
 from synth.search.best_so_far import BestSoFar
@@ -24,7 +24,7 @@ from synth.search.outcome import rank_key
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Result
-from synth.solver.search_state import OnImprovement
+from synth.solver.watch import UNWATCHED, SolveWatch
 
 
 def solve_repartitioning(
@@ -32,8 +32,7 @@ def solve_repartitioning(
     problem: Problem,
     choice: Choice,
     options: SolveOptions | None = None,
-    on_improvement: OnImprovement | None = None,
-    stop: threading.Event | None = None,
+    watch: SolveWatch = UNWATCHED,
     attempts: ChoiceAttempts | None = None,
 ) -> Result:
     """Solve with stages recomputing, on the given partition or on one made for these stages.
@@ -44,30 +43,30 @@ def solve_repartitioning(
         profile: the profile of the problem's costs; None: keep the partition.
         problem: with its partition.
         choice: the stages that recompute; None: chosen by trials.
-        on_improvement: called with improvements, on whichever partition.
         attempts: those of earlier searches for the best choice; new ones are added.
     """
     options = options or SolveOptions()
-    clock = options.clock(stop)
-    stop = clock.stop
+    clock = options.clock(watch.stop)
+    watch = watch._replace(stop=clock.stop)
     if profile is None:
-        return solve_with(problem, choice, options, on_improvement, stop, attempts)
+        return solve_with(problem, choice, options, watch, attempts)
     if choice is None:
         partitions = partial(_distinct, profile, problem)
         repartition = partial(_repartition, profile)
-        asked = problem, partitions, options, on_improvement, stop, repartition, attempts
-        return ChoiceSearch(*asked).run()
+        asked = problem, partitions, options, watch, repartition, attempts
+        return ChoiceSearch(ChoiceTrials(*asked)).run()
     given = _distinct(profile, problem, choice)
     if len(given) == 1:
-        return solve_with(problem, choice, options, on_improvement, stop)
+        return solve_with(problem, choice, options, watch)
     part = replace(options, time_limit_s=REPARTITION.first_share_of_limit * options.time_limit_s)
-    tell = None if on_improvement is None else BestSoFar(on_improvement)
-    first = solve_with(problem, choice, part, tell, stop)
+    if watch.on_improvement is not None:
+        watch = watch._replace(on_improvement=BestSoFar(watch.on_improvement))
+    first = solve_with(problem, choice, part, watch)
     clock.grant(part.time_limit_s)
     if clock.is_over():
         return first
     rest = replace(options, time_limit_s=clock.left_s()).going_on_from(first)
-    second = solve_with(given[1], choice, rest, tell, stop)
+    second = solve_with(given[1], choice, rest, watch)
     best = min(first, second, key=lambda found: rank_key(found.value_us))
     return replace(best, wall_s=clock.elapsed_s)
 

@@ -14,6 +14,7 @@ from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent, Result
 from synth.solver.solver import solve
+from synth.solver.watch import SolveWatch
 
 # Slow heuristics are left out; the quick ones may disprove a bound.
 _WITHOUT = frozenset({Part.SHORT_INSTANCE, Part.MODULO, Part.WINDOWS, Part.ROBUSTNESS})
@@ -103,8 +104,9 @@ class ClaimSearch:
         ended = ConditionalStop(self.clock.stop, is_enough)
         gap = max(0.0, relative_gap(best_us, self.claimed_us))
         options = replace(options, gap=gap, hint=begin)
+        watch = SolveWatch(ended.watch, ended)
         try:
-            return solve(problem, options, ended.watch, ended)
+            return solve(problem, options, watch)
         except SynthError:
             # The plan runs micro-batches out of order, which the search for a period excludes.
-            return solve(problem, replace(options, hint=None), ended.watch, ended)
+            return solve(problem, replace(options, hint=None), watch)

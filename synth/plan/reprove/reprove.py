@@ -55,6 +55,7 @@ from synth.solver.bounds.rechecker import Recheck
 from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
+from synth.solver.watch import SolveWatch
 from synth.solver.weight_passing.bounds import prove_weight_passing
 from synth.solver.weight_passing.exact_proof import ExactProof
 from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
@@ -76,7 +77,6 @@ def reprove(
 
     Args:
         plan: a checked plan.
-        timeline: the timeline of its schedule.
         options: the time limit, the workers and the seed.
         profile: that of the plan, for bounds of all partitions.
         stop: set it to end early with what is proven then.
@@ -218,7 +218,9 @@ class _Reproving:
             reached_us = self.objective.value_us(bounds(self.problem, stages))
             holds_for = "this partition, in which these stages recompute"
         if reached_us < self.claimed_us:
-            found = solve_recomputing(self.problem, stages, self.options, None, self.stop)
+            found = solve_recomputing(
+                self.problem, stages, self.options, SolveWatch(stop=self.stop)
+            )
             self.search.note(found.value_us)
         return self._verdict(reached_us, holds_for, on_trust)
 

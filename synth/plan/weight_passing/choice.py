@@ -1,6 +1,5 @@
 """The choices of `--weights`, and the candidates that follow from each."""
 
-import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from enum import StrEnum
@@ -14,8 +13,9 @@ from synth.schedule.placements import placement
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Result
-from synth.solver.search_state import OnImprovement, SearchState
+from synth.solver.search_state import SearchState
 from synth.solver.tuning import WEIGHT_PASSING
+from synth.solver.watch import SolveWatch
 from synth.solver.weight_passing.bounds import least_cap_bytes
 from synth.solver.weight_passing.least_memory import limits_bytes
 from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
@@ -88,12 +88,7 @@ class WeightCandidate(Protocol):
     def on(self, problem: Problem) -> Self:
         """Return the candidate for another problem on the same placement."""
 
-    def begin(
-        self,
-        options: SolveOptions,
-        on_improvement: OnImprovement | None,
-        stop: threading.Event,
-    ) -> WeightSearch:
+    def begin(self, options: SolveOptions, watch: SolveWatch) -> WeightSearch:
         """Make the search."""
 
 
@@ -121,14 +116,9 @@ class WeightPassingCandidate(NamedTuple):
         """Return the candidate for another problem on the same placement."""
         return self._replace(passing=replace(self.passing, problem=problem))
 
-    def begin(
-        self,
-        options: SolveOptions,
-        on_improvement: OnImprovement | None,
-        stop: threading.Event,
-    ) -> WeightPassingSearch:
+    def begin(self, options: SolveOptions, watch: SolveWatch) -> WeightPassingSearch:
         """Make the search over orders and visits."""
-        return WeightPassingSearch(self.passing, options, on_improvement, stop)
+        return WeightPassingSearch(self.passing, options, watch)
 
 
 def weight_passing_candidates(
@@ -146,7 +136,6 @@ def weight_passing_candidates(
     Args:
         movements: the kinds of movement that are tried.
         layout: the placement to use, such as `all-stages:2`; None: those that the movement admits.
-        num_ranks: number of ranks.
         num_layers: the layers of the model, which has at least one for each stage.
         problem_on: makes the problem on a placement.
     """

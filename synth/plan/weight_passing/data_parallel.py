@@ -33,7 +33,7 @@ def data_parallel(problem: Problem) -> EvaluatedSchedule | None:
 def data_parallel_trial(candidate: Candidate, options: SolveOptions) -> Trial:
     """Return the trial of this only schedule."""
     problem = candidate.problem
-    state = SearchState(problem, options, None, None)
+    state = SearchState(problem, options)
     state.raise_bound(ProvenBound.by_closed_forms(_bound_us(problem)))
     alone = data_parallel(problem)
     if alone is not None and not exceeds_caps(alone.peak_bytes, problem.caps_bytes):

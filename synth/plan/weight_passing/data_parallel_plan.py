@@ -87,7 +87,6 @@ def costs_of_one(
 
     Args:
         profile: the profile of whole layers.
-        sizes: the number of layers of each stage.
         num_pipelines: the data-parallel pipelines.
         where: the placement of the stages of one.
 
@@ -107,7 +106,6 @@ def problem_of_all(problem: Problem, profile: Profile, num_pipelines: int) -> Pr
     Args:
         problem: the problem of one pipeline, with a partition.
         profile: the profile of the layers, which share nothing and recompute nothing yet.
-        num_pipelines: their number.
     """
     assert problem.partition is not None
     one, count = problem.placement, range(num_pipelines)

@@ -68,8 +68,7 @@ def _least_share(stage: StageCosts, num_pipelines: int) -> StageCosts:
     rise_bytes = {kind: rise + more.get(kind, 0) for kind, rise in stage.rise_bytes.items()}
     light = stage.light_rise_bytes
     return _updating_a_share(stage, num_pipelines, kept).replace(
-        rise_bytes=rise_bytes,
-        light_rise_bytes=None if light is None else light + more[OpKind.F],
+        rise_bytes=rise_bytes, light_rise_bytes=None if light is None else light + more[OpKind.F]
     )
 
 

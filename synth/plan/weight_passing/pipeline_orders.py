@@ -25,6 +25,7 @@ from synth.solver.problem import Problem
 from synth.solver.result import Incumbent, Result
 from synth.solver.search_state import SearchState
 from synth.solver.solver import solve
+from synth.solver.watch import SolveWatch
 
 _OVER = (StoppedBy.OPTIMAL, StoppedBy.GAP, StoppedBy.INFEASIBLE, StoppedBy.NOTHING_BETTER)
 
@@ -130,7 +131,7 @@ class _OrderSearch:
         """Search on, from the best order so far."""
         if self.result is not None:
             options = options.going_on_from(self.result)
-        self.result = solve(self.problem, options, self._note, stop)
+        self.result = solve(self.problem, options, SolveWatch(self._note, stop))
         return self.result
 
     def _note(self, found: Incumbent) -> None:

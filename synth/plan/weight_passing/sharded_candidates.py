@@ -1,6 +1,5 @@
 """The candidates of a search over data-parallel pipelines: placements of one pipeline."""
 
-import threading
 from collections.abc import Callable
 from typing import NamedTuple, Self
 
@@ -15,7 +14,7 @@ from synth.schedule.verify_weights import check_parameters_known
 from synth.solver.infeasibility import needed_bytes
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.search_state import OnImprovement
+from synth.solver.watch import SolveWatch
 
 
 class ShardedCandidate(NamedTuple):
@@ -38,14 +37,9 @@ class ShardedCandidate(NamedTuple):
         """Return the candidate for another problem on the same placement."""
         return self._replace(problem=problem)
 
-    def begin(
-        self,
-        options: SolveOptions,
-        on_improvement: OnImprovement | None,
-        stop: threading.Event,
-    ) -> ShardedPipelinesSearch:
+    def begin(self, options: SolveOptions, watch: SolveWatch) -> ShardedPipelinesSearch:
         """Make the search over what is sharded and the places of collectives."""
-        return ShardedPipelinesSearch(self.problem, options, on_improvement, stop)
+        return ShardedPipelinesSearch(self.problem, options, watch)
 
 
 def sharded_candidates(

@@ -7,7 +7,6 @@ the collectives of all pipelines.
 """
 
 import random
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -28,44 +27,20 @@ from synth.solver.infeasibility import needed_bytes
 from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Baseline, Result
-from synth.solver.search_state import OnImprovement, SearchState
+from synth.solver.search_state import SearchState
+from synth.solver.watch import UNWATCHED, SolveWatch
 from synth.solver.weight_passing.visit_options import VisitOptions
 from synth.units import format_bytes_both
 
 Programs = tuple[Program, ...]
 
 
-def solve_sharded_pipelines(
-    problem: Problem,
-    options: SolveOptions | None = None,
-    on_improvement: OnImprovement | None = None,
-    stop: threading.Event | None = None,
-    *,
-    order: Schedule | None = None,
-) -> Result:
-    """Find the best schedule of data-parallel pipelines within the caps, and a lower bound.
-
-    The search chooses the state that is sharded and the places of collectives. The bound is that of
-    one pipeline with the least share of state (`least_share`).
-
-    Args:
-        problem: all pipelines; copy d of the stages is on ranks d·R to d·R + R − 1.
-        options: limits and seed.
-        on_improvement: called in this thread for every better verified schedule or bound.
-        stop: set it, from any thread, to get the best so far.
-        order: the schedule of one pipeline, if only what is sharded and places are searched; None:
-            the search chooses the order, too. The bound holds for all orders.
-
-    Raises:
-        ScheduleError: the costs do not give the bytes of parameters.
-    """
-    return ShardedPipelinesSearch(
-        problem, options or SolveOptions(), on_improvement, stop, order
-    ).run()
-
-
 class ShardedPipelinesSearch:
-    """One search, which may run in several parts.
+    """The search for the best schedule of data-parallel pipelines; it may run in parts.
+
+    It chooses the state that is sharded and the places of collectives, and without an order of one
+    pipeline the order, too. Copy d of the stages is on ranks d·R to d·R + R − 1. The bound is that
+    of one pipeline with the least share of state (`least_share`), and holds for all orders.
 
     Attributes:
         state: incumbent and bound, for the problem of all pipelines.
@@ -75,15 +50,14 @@ class ShardedPipelinesSearch:
         self,
         problem: Problem,
         options: SolveOptions,
-        on_improvement: OnImprovement | None = None,
-        stop: threading.Event | None = None,
+        watch: SolveWatch = UNWATCHED,
         order: Schedule | None = None,
     ) -> None:
         check_parameters_known(problem.costs)
         self.problem = problem
         # No time is kept for robustness, which this search has not.
         whole = replace(options, without=options.without | {Part.ROBUSTNESS})
-        self.state = SearchState(problem, whole, on_improvement, stop)
+        self.state = SearchState(problem, whole, watch)
         self._orders = PipelineOrders(problem, order)
         self.state.raise_bound(self._orders.work_bound)
         self._rng = random.Random(options.seed)

@@ -12,13 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from synth.plan.choose.announcer import Announcer
-from synth.plan.choose.candidates import (
-    Candidate,
-    OnStandings,
-    Partitioning,
-    Ranking,
-    Trial,
-)
+from synth.plan.choose.candidates import Candidate, OnStandings, Partitioning, Ranking, Trial
 from synth.plan.choose.race_run import solve_best_of
 from synth.plan.choose.standings import Standings
 from synth.plan.recompute.choice import bound_us
@@ -30,8 +24,8 @@ from synth.profile import Profile
 from synth.search.outcome import relative_gap
 from synth.solver.options import SolveOptions
 from synth.solver.result import Incumbent
-from synth.solver.search_state import OnImprovement
 from synth.solver.tuning import WEIGHT_PASSING
+from synth.solver.watch import OnImprovement, SolveWatch
 
 
 class WeightsRace:
@@ -53,7 +47,6 @@ class WeightsRace:
             weight_passing: problems with weight passing.
             staying: placements whose weights stay with their stages.
             copies: data parallelism, if it is one of the candidates.
-            options: limits and seed.
             on_improvement: called with improvements over all candidates.
             stop: set it to get the best so far.
             on_standings: called after each step with copies of all trials, best first.
@@ -67,7 +60,7 @@ class WeightsRace:
         for one, candidate in zip(weight_passing, moving, strict=True):
             trial = Trial(candidate, 0, least_bytes=one.needed_bytes)
             listener = self.announcer.listener(trial)
-            search = one.begin(options, listener, stop)
+            search = one.begin(options, SolveWatch(listener, stop))
             trial.lower_bound_us = search.state.bound_us
             self.race.trials.append(trial)
             self.searches.append((trial, search))
@@ -84,7 +77,6 @@ class WeightsRace:
         """Share the time, and rank what was found, with a bound that holds for all candidates.
 
         Args:
-            profile: the profile of the layers.
             partitioning: the partitioning of the model where weights stay, and of published
                 schedules whose weights move.
             has_families: these schedules are candidates.
@@ -105,9 +97,7 @@ class WeightsRace:
         if families is not None and self._is_family_best:
             self._judge(families, self.options.time_limit_s)
         return self.race.answer(
-            self.clock.elapsed_s,
-            is_interrupted=self.stop.is_set(),
-            is_over=self.clock.left_s() > 0,
+            self.clock.elapsed_s, is_interrupted=self.stop.is_set(), is_over=self.clock.left_s() > 0
         )
 
     def _families(self, profile: Profile, partitioning: Partitioning) -> MovingFamilies:

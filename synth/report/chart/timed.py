@@ -68,8 +68,6 @@ class TimedSchedule:
         """Take the times of a traced iteration.
 
         Args:
-            lowered: the plan that was run.
-            execution: the trace.
             late: iterations overlap, so that one of them has no critical path.
         """
         times = by_node(number_nodes(lowered), execution)

@@ -72,9 +72,6 @@ def rehearsed_run(
     """Simulate the plan with the median durations of the rehearsed ops, others as planned.
 
     Args:
-        plan: the plan.
-        lowered: its lowered form.
-        ranks: the rehearsed ones.
         late: steps are validated later, so that iterations overlap.
 
     Returns:

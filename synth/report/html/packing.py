@@ -9,12 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 # Typed arrays of browsers, narrowest first, with numpy's names; little-endian as browsers are.
-_TYPES = {
-    "Uint8Array": "<u1",
-    "Uint16Array": "<u2",
-    "Int32Array": "<i4",
-    "Float64Array": "<f8",
-}
+_TYPES = {"Uint8Array": "<u1", "Uint16Array": "<u2", "Int32Array": "<i4", "Float64Array": "<f8"}
 
 # Typed arrays begin at multiples of their width.
 _ALIGNED_BYTES = 8

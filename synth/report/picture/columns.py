@@ -21,7 +21,6 @@ def busy_shares(start_us: IntArray, end_us: IntArray, edges_us: Floats) -> Float
 
     Args:
         start_us: the starts of ops in order, which do not overlap.
-        end_us: their ends.
         edges_us: the edges of the columns; there is one more than columns.
     """
     shares = np.diff(_busy_until(start_us, end_us, edges_us)) / np.diff(edges_us)

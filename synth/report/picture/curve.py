@@ -35,11 +35,7 @@ def curve_picture(curve: Curve) -> Picture:
             f"{format_us(point.value_us)}, bound {format_us(point.lower_bound_us)}"
         )
         picture.circle(
-            (x.at(point.peak_bytes), y.at(point.value_us)),
-            4,
-            "point",
-            tip,
-            str(point.cap_bytes),
+            (x.at(point.peak_bytes), y.at(point.value_us)), 4, "point", tip, str(point.cap_bytes)
         )
     _draw_families(picture, curve, x, y, [*found, *proven])
     draw_legend(

@@ -56,25 +56,14 @@ def text_width(text: str, size: float = _SIZE) -> float:
 
 
 def free_box(
-    place: XY,
-    name: str,
-    taken: Sequence[Box],
-    x: Scale,
-    y: Scale,
-    farthest: int = 42,
+    place: XY, name: str, taken: Sequence[Box], x: Scale, y: Scale, farthest: int = 42
 ) -> Box:
     """Return the nearest box for the name of a dot that covers nothing, else the first one."""
     return next(free_boxes(place, name, as_table(taken), x, y, farthest))
 
 
 def free_boxes(
-    place: XY,
-    name: str,
-    taken: Table,
-    x: Scale,
-    y: Scale,
-    farthest: int,
-    size: float = _SIZE,
+    place: XY, name: str, taken: Table, x: Scale, y: Scale, farthest: int, size: float = _SIZE
 ) -> Iterator[Box]:
     """Yield the boxes for the name of a dot that cover nothing, nearest first; else any one."""
     width = text_width(name, size)

@@ -31,9 +31,7 @@ _SPARE = ("on rank", "period", "tokens", "samples", "MFU")
 
 
 def baselines_table(
-    contenders: Sequence[Contender],
-    objective: Objective,
-    width: int | None = None,
+    contenders: Sequence[Contender], objective: Objective, width: int | None = None
 ) -> str:
     """Return a row per schedule, in the order given; rates and speed are of the objective.
 

@@ -12,11 +12,7 @@ class Canvas:
     """Cells of text, `x` giving the column of a size in bytes, `y` the row of a time in µs."""
 
     def __init__(
-        self,
-        ends_bytes: tuple[float, float],
-        ends_us: tuple[float, float],
-        width: int,
-        height: int,
+        self, ends_bytes: tuple[float, float], ends_us: tuple[float, float], width: int, height: int
     ) -> None:
         columns = max(20, width - _MARGIN - 1)
         self.x = Scale(*ends_bytes, 0, columns - 1)

@@ -10,10 +10,5 @@ def plan_table(plan: Plan, lowered: Lowered, timeline: Timeline) -> str:
     """Return the table of ranks of a checked plan; idle time is relative to the makespan."""
     ranges = [plan.layers_of(stage) for stage in range(len(plan.partition))]
     return rank_table(
-        lowered,
-        timeline,
-        ranges,
-        plan.caps_bytes,
-        plan.claim.peak_bytes,
-        plan.recomputation,
+        lowered, timeline, ranges, plan.caps_bytes, plan.claim.peak_bytes, plan.recomputation
     )

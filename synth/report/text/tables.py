@@ -127,7 +127,6 @@ def rank_table(
     """Return a table with a row per rank: stages, layers, work, idle time and memory.
 
     Args:
-        layer_ranges: the layers of each stage.
         caps_bytes: memory limits; None: no columns of limit and headroom.
         peaks_bytes: as simulated, rank by rank.
         recomputed_layers: layers recomputed within B; if empty, there is no column for them.

@@ -109,7 +109,6 @@ class Certificate(Record):
         forward_spacings: lemmas, shorter ones first; each helps to prove the next one.
         idle_times: lemmas, of one rank.
         layer_runs: the bound is proven for all partitions that hold one of them.
-        partitions: partitions with a proof of their own.
     """
 
     prover: ProverName

@@ -153,9 +153,6 @@ class Claim(Record):
 
         Args:
             is_of_memory: the search was for the least memory limit, so the reason is about that.
-
-        Raises:
-            ScheduleError: they contradict each other, or the reason is unknown.
         """
         said = f"stopped_by is {shown(self.stopped_by)}"
         reason = self.stopped_by.removesuffix(IN_STEADY_STATE)
@@ -170,11 +167,7 @@ class Claim(Record):
             raise ScheduleError(f"{said}, and the bound leaves a gap of {gap:.2%}")
 
     def check_certificate(self, num_ranks: int, num_layers: int) -> None:
-        """Check that the certificate names ranks and layers of the plan.
-
-        Raises:
-            ScheduleError: it names others.
-        """
+        """Check that the certificate names ranks and layers of the plan."""
         if self.certificate is None:
             return
         for one in (self.certificate, *(each.certificate for each in self.certificate.partitions)):
@@ -195,11 +188,7 @@ class Claim(Record):
                 )
 
     def check_proof(self) -> None:
-        """Check that the bound and the gap are possible for the claimed value.
-
-        Raises:
-            ScheduleError: they contradict it.
-        """
+        """Check that the bound and the gap are possible for the claimed value."""
         try:
             value_us = self.value_us
         except ValueError as error:

@@ -22,11 +22,7 @@ from synth.records.record import FileRecord
 from synth.schedule.files.claim import Claim
 from synth.schedule.files.fingerprint import KEY as FINGERPRINT
 from synth.schedule.files.fingerprint import Fingerprint
-from synth.schedule.files.program_text import (
-    check_size,
-    parse_programs,
-    program_lines,
-)
+from synth.schedule.files.program_text import check_size, parse_programs, program_lines
 from synth.schedule.files.weight_records import Versions, Weights
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.model import Buffering, Placement, Schedule
@@ -182,7 +178,6 @@ class Plan(Displayed, FileRecord):
             sizes: layers per stage; of a divided vocabulary each part is a layer and a stage.
             schedule: an order for these stages.
             claim: its times, peaks and bound; None: those that the simulation shows.
-            caps_bytes: the memory limit of each rank.
             arguments: the request, for display.
             recomputed_layers: places of the layers that are recomputed; of a `Recomputation` each
                 under its policy, else whole.
@@ -258,11 +253,7 @@ class Plan(Displayed, FileRecord):
         return Recomputation(whole | {place: how for how, at in named.items() for place in at})
 
     def check_executable(self) -> None:
-        """Refuse what only other programs execute.
-
-        Raises:
-            SynthError: names it.
-        """
+        """Refuse what only other programs execute."""
         check_executable(self.name, self.vocabulary or 0)
 
     def mesh(self, data_parallel: int | None = None) -> Mesh:

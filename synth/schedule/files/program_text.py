@@ -102,7 +102,6 @@ def repeating_text(program: Sequence[Op], num_micro_batches: int) -> str:
 
     Args:
         program: of a schedule without a flush.
-        num_micro_batches: of the schedule.
     """
     body = _longest_body(program, num_micro_batches)
     if body is None:
@@ -162,9 +161,7 @@ def check_size(lines: Sequence[str], num_stages: int, num_micro_batches: int) ->
     """Check that programs are short enough to be read, before their repeated parts are written out.
 
     Args:
-        lines: of all ranks.
         num_stages: of the schedule; each copy of a stage counts.
-        num_micro_batches: of the schedule.
 
     Raises:
         ValueError: there are more ops than are read, or than any schedule of these sizes has.

@@ -63,7 +63,6 @@ class PlacedCollective(NamedTuple):
     """A collective with its places in the programs.
 
     Attributes:
-        collective: the collective.
         after: for each of its ranks, the place of the op after which it starts there; −1: it
             starts before the first op.
         waits_for: the nodes that it waits for, such as the last W (or BW) of each copy.

@@ -7,7 +7,7 @@ import numpy as np
 
 from synth.costs.costs import IntArray
 from synth.schedule.arrays import Flags, OpArrays
-from synth.schedule.lowering.effects import EffectTable, Pairs
+from synth.schedule.lowering.effect_table import EffectTable, Pairs
 from synth.schedule.lowering.version_accesses import VersionAccesses
 from synth.schedule.lowering.weight_visits import WeightVisits
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from synth.costs.costs import Costs, IntArray
 from synth.schedule.arrays import OpArrays
-from synth.schedule.lowering.effects import EffectTable
+from synth.schedule.lowering.effect_table import EffectTable
 from synth.schedule.weight_flow import WeightFlow
 
 

@@ -37,13 +37,8 @@ from synth.schedule.lowering.edges import (
     op_edges,
     transfer_edges,
 )
-from synth.schedule.lowering.effects import (
-    VALUE_KINDS,
-    Effects,
-    EffectTable,
-    Pairs,
-    VisitAccesses,
-)
+from synth.schedule.lowering.effect_table import EffectTable, Pairs, effect_table
+from synth.schedule.lowering.effects import VALUE_KINDS, Effects, VisitAccesses
 from synth.schedule.lowering.host_weights import updates_after_sums
 from synth.schedule.lowering.programs import (
     Action,
@@ -275,8 +270,8 @@ def lower_arrays(arrays: OpArrays, costs: Costs, *, synchronous_step: bool = Fal
     if schedule.weights is not None or schedule.versions is not None:
         costs = costs.untied()
     num_replicas = len(schedule.placement.ranks)
-    table = EffectTable.of(
-        costs,
+    table = effect_table(
+        costs.table(),
         num_replicas,
         schedule.num_micro_batches,
         is_plain=arrays.is_plain,

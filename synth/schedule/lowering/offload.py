@@ -19,13 +19,8 @@ from synth.costs.costs import HOST, IntArray
 from synth.op_kinds import OpKind
 from synth.schedule.arrays import KIND_CODES, OpArrays
 from synth.schedule.lowering.def_use import DefUse
-from synth.schedule.lowering.effects import (
-    MOVED_BACK,
-    MOVED_OUT,
-    VALUE_CODES,
-    WEIGHTS,
-    EffectTable,
-)
+from synth.schedule.lowering.effect_table import EffectTable
+from synth.schedule.lowering.effects import MOVED_BACK, MOVED_OUT, VALUE_CODES, WEIGHTS
 from synth.schedule.lowering.required_transfers import RequiredTransfers
 
 

@@ -9,7 +9,8 @@ from synth.costs.costs import HOST, Costs, IntArray
 from synth.schedule.arrays import Flags, OpArrays
 from synth.schedule.lowering import positions
 from synth.schedule.lowering.def_use import DefUse, group_starts
-from synth.schedule.lowering.effects import MOVED_BACK, MOVED_OUT, VALUE_CODES, EffectTable
+from synth.schedule.lowering.effect_table import EffectTable
+from synth.schedule.lowering.effects import MOVED_BACK, MOVED_OUT, VALUE_CODES
 from synth.schedule.lowering.left_with_host import left_with_host
 from synth.schedule.lowering.offload import MoveBuffers, host_transfers
 from synth.schedule.lowering.required_transfers import RequiredTransfers

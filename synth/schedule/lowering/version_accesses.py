@@ -16,7 +16,8 @@ import numpy as np
 from synth.costs.costs import IntArray
 from synth.op_kinds import OpKind
 from synth.schedule.arrays import OpArrays
-from synth.schedule.lowering.effects import VALUE_CODES, WEIGHTS, WGRAD, Pairs
+from synth.schedule.lowering.effect_table import Pairs
+from synth.schedule.lowering.effects import VALUE_CODES, WEIGHTS, WGRAD
 from synth.schedule.weight_versions import BackwardReads, ForwardReads, WeightVersions
 
 NONE = -1

@@ -8,11 +8,7 @@ from synth.costs.costs import Costs
 from synth.op_kinds import OpKind
 from synth.schedule.arrays import KINDS, OpArrays
 from synth.schedule.lowering import positions
-from synth.schedule.lowering.collectives import (
-    Collective,
-    CollectiveKind,
-    PlacedCollective,
-)
+from synth.schedule.lowering.collectives import Collective, CollectiveKind, PlacedCollective
 from synth.schedule.lowering.weight_visits import ABSENT, WeightVisits
 from synth.schedule.weight_flow import Route, WeightFlow
 
@@ -52,20 +48,14 @@ def find_collectives(
     return list(groups.values())
 
 
-_CALLS = {
-    OpKind.UNSHARD: CollectiveKind.GATHER,
-    OpKind.REDUCE_GRAD: CollectiveKind.SCATTER,
-}
+_CALLS = {OpKind.UNSHARD: CollectiveKind.GATHER, OpKind.REDUCE_GRAD: CollectiveKind.SCATTER}
 
 
 def _calls(arrays: OpArrays, flow: WeightFlow) -> list[int]:
     """The nodes that start collectives."""
     kinds = [
         kind
-        for kind, route in (
-            (OpKind.UNSHARD, flow.weights),
-            (OpKind.REDUCE_GRAD, flow.gradients),
-        )
+        for kind, route in ((OpKind.UNSHARD, flow.weights), (OpKind.REDUCE_GRAD, flow.gradients))
         if route == Route.GATHER
     ]
     nodes = arrays.of_kinds(*kinds).nonzero()[0]

@@ -20,7 +20,8 @@ import numpy as np
 from synth.costs.costs import IntArray
 from synth.op_kinds import ADDING, READING, OpKind
 from synth.schedule.arrays import KIND_CODES, KINDS, OpArrays
-from synth.schedule.lowering.effects import GRAD_ACC, GRAD_SUM, VALUE_CODES, WEIGHTS, Pairs
+from synth.schedule.lowering.effect_table import Pairs
+from synth.schedule.lowering.effects import GRAD_ACC, GRAD_SUM, VALUE_CODES, WEIGHTS
 from synth.schedule.lowering.weight_tree import find_tree_sums
 from synth.schedule.weight_flow import Route, Sharded, WeightFlow
 
@@ -32,11 +33,9 @@ class Visit(NamedTuple):
     """A stay of a stage's weights on a rank.
 
     Attributes:
-        stage: the stage.
         is_forward: the first op that reads them is F or R.
         node: the UNSHARD; −1 for ops at the stage's home that use what is kept there.
         value: the number of weights(s, v); −1 likewise.
-        rank: the rank.
         first_read: the first op that reads them.
     """
 

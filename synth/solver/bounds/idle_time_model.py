@@ -91,8 +91,6 @@ def idle_time_model(
     begins.
 
     Args:
-        instance: the problem.
-        stretch: of one of the ranks.
         ranks: the modelled ones.
         value_us: no schedule with a larger makespan or period counts.
     """
@@ -148,10 +146,7 @@ class _IdleTime:
         """Add the objective to a model.
 
         Args:
-            ops: the model.
-            stretch: of one of its ranks.
             cut: copies of which micro-batches are left out.
-            end_us: the end of the schedule.
         """
         self.ops, self.cp, self.instance = ops, ops.cp, ops.instance
         self.stretch, self.cut, self.end_us = stretch, cut, end_us

@@ -21,7 +21,6 @@ class _Transfers(NamedTuple):
     """The transfers of all micro-batches between two stage copies, one way.
 
     Attributes:
-        load_us: of all of them.
         head_us: the earliest start of the first one.
         begun_us: the least time from the start of the sending rank to that of the first one.
         reader: the copy that reads.

@@ -61,8 +61,6 @@ def add_memory(ops: OpVariables, rank: int, most_counted: int) -> bool:
     """Let each op start only in states in which it fits; return False if some op never does.
 
     Args:
-        ops: the model.
-        rank: the rank.
         most_counted: ops of the rank up to which the order of each pair is a literal.
     """
     headroom, held = ops.instance.headroom_bytes[rank], ops.instance.held[rank]
@@ -140,11 +138,9 @@ def limit_many_stages(
     """Add the memory limit as counts of ops done, or for many ops as a reservoir.
 
     Args:
-        cp: the model.
         instance: gives the bytes.
         start: the ops of a rank that are open, by rising number within a kind.
         end: of the same ops.
-        headroom_bytes: of the rank.
         most_counted: ops up to which the order of each pair is a literal.
         usage_bytes: usage before all of the ops.
         place: by op, its place in a known order, as a hint.

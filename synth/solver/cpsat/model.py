@@ -51,7 +51,6 @@ class ExactModel:
         """Put the model together.
 
         Args:
-            instance: the problem.
             objective: what is minimised, unless `minimise` is given.
             horizon_us: upper limit of the objective.
             scope: the modelled ranks; all by default.

@@ -74,8 +74,6 @@ def can_fuse(
     """Return True if the model has BW on a stage copy: it is alone, or its rank has few ops.
 
     Args:
-        instance: the problem.
-        copy: the stage copy.
         most_counted: ops of a rank with several copies up to which memory is counted by literals.
     """
     held = instance.held[instance[copy].rank]

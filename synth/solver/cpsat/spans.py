@@ -39,7 +39,6 @@ def minimise_spans(ops: OpVariables, horizon_us: int) -> Minimised:
     that are then left.
 
     Args:
-        ops: the model.
         horizon_us: upper limit of the objective.
     """
     objective, instance = ops.objective, ops.instance

@@ -95,9 +95,6 @@ def relax_buffering(
     durations loses on a real device. Gains below a threshold are not worth their memory.
 
     Args:
-        problem: the problem of the schedule.
-        candidate: a schedule.
-        scenario_factors: the scenarios.
         should_stop: polled before each buffering.
     """
 

@@ -44,7 +44,6 @@ def longest_paths(before: IntArray, after: IntArray, num_nodes: int) -> LongestP
     Args:
         before, after: the edges of an acyclic graph; node `before[i]` must end before node
             `after[i]` starts.
-        num_nodes: the number of nodes.
     """
     nodes = wide_generations(before, after, num_nodes)
     if nodes is None:

@@ -106,10 +106,7 @@ _BY_OP = ("ends", "arrivals", "tried_ends", "tried_arrivals", "waiting")
 
 
 def order_arrays(
-    table: OpTable,
-    schedule: Schedule,
-    headrooms: Sequence[int | None],
-    is_fusible: Sequence[bool],
+    table: OpTable, schedule: Schedule, headrooms: Sequence[int | None], is_fusible: Sequence[bool]
 ) -> OrderArrays:
     """Return the arrays of a schedule; STEPs are added.
 

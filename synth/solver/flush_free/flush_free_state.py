@@ -1,7 +1,6 @@
 """The state of a search without a flush: the best schedule, its bounds, and published ones."""
 
 import math
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -20,8 +19,8 @@ from synth.solver.instance.instance import Instance
 from synth.solver.modulo.cyclic_ops import CyclicSchedule
 from synth.solver.options import Part, SolveOptions
 from synth.solver.result import Incumbent, Result, SteadyBaseline, SteadyProof
-from synth.solver.search_state import OnImprovement
 from synth.solver.tuning import FLUSH_FREE
+from synth.solver.watch import SolveWatch
 from synth.units import format_bytes_both
 
 # Of floats that are divided by the ticks of a microsecond and multiplied again.
@@ -65,16 +64,12 @@ class FlushFreeState:
     """
 
     def __init__(
-        self,
-        flush_free: FlushFreeProblem,
-        options: SolveOptions,
-        on_improvement: OnImprovement | None,
-        stop: threading.Event | None,
+        self, flush_free: FlushFreeProblem, options: SolveOptions, watch: SolveWatch
     ) -> None:
         # No time is kept for robustness, which this search has not.
         whole = replace(options, without=options.without | {Part.ROBUSTNESS})
-        self.flush_free, self.options, self.budget = flush_free, options, Budget(whole, stop)
-        self._on_improvement = on_improvement
+        self.flush_free, self.options, self.budget = flush_free, options, Budget(whole, watch.stop)
+        self._on_improvement = watch.on_improvement
         self.best: SteadySchedule | None = None
         self._baselines: list[SteadyBaseline] = []
         self.lower_bound_us = self.repeating_us = any_order_us(flush_free)
@@ -139,7 +134,6 @@ class FlushFreeState:
         Args:
             programs: F, B, W and BW of all micro-batches, by rank.
             interval_us: the time of a micro-batch if no transfer waits.
-            modelled: the model that they are from.
 
         Returns:
             Their time of a micro-batch; infinity if they do not fit, or are never full.
@@ -260,7 +254,6 @@ def why_infeasible(flush_free: FlushFreeProblem, *, is_only_repeating: bool) -> 
     """Name a rank that cannot hold one micro-batch at a time, and a sufficient memory limit.
 
     Args:
-        flush_free: the problem and its rule of versions.
         is_only_repeating: only orders that repeat with every micro-batch were refuted.
     """
     problem, is_doubled = flush_free.problem, flush_free.consistency == Consistency.TWO_VERSIONS

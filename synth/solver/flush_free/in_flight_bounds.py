@@ -51,7 +51,6 @@ def in_flight_us(flush_free: FlushFreeProblem, instance: Instance, index: int) -
     """The bound for a copy that is alone on its rank; 0 if memory does not limit it.
 
     Args:
-        flush_free: the rule of versions.
         instance: the problem's instance, relaxed for fusion.
         index: the copy.
     """

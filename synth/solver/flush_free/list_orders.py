@@ -61,7 +61,6 @@ def list_orders(
     """Yield orders of random policies, without end; None where a policy makes none.
 
     Args:
-        flush_free: the rule of versions.
         instance: the instance of its problem, on ranks that hold one stage each.
         rng: chooses the policies.
     """
@@ -117,9 +116,6 @@ class _Run:
         """Run nothing yet.
 
         Args:
-            instance: the instance.
-            stages: the moves of the stage of each rank.
-            policies: of each rank.
             is_cautious: with vertical sync, count on all versions that the first stage may read;
                 None: each stage reads its own.
         """

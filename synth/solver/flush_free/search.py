@@ -16,7 +16,6 @@ All orders are unrolled, verified and simulated, and the simulated time counts.
 
 import math
 import random
-import threading
 from collections.abc import Sequence
 from itertools import islice
 from operator import attrgetter
@@ -35,15 +34,12 @@ from synth.solver.modulo import modulo_search
 from synth.solver.modulo.recurrent_job_shop import RecurrentJobShop
 from synth.solver.options import Part, SolveOptions
 from synth.solver.result import Result
-from synth.solver.search_state import OnImprovement
 from synth.solver.tuning import FLUSH_FREE
+from synth.solver.watch import UNWATCHED, SolveWatch
 
 
 def solve_flush_free(
-    flush_free: FlushFreeProblem,
-    options: SolveOptions | None = None,
-    on_improvement: OnImprovement | None = None,
-    stop: threading.Event | None = None,
+    flush_free: FlushFreeProblem, options: SolveOptions | None = None, watch: SolveWatch = UNWATCHED
 ) -> Result:
     """Find the order with the least time of a micro-batch while the pipeline is full.
 
@@ -51,14 +47,8 @@ def solve_flush_free(
     which count the versions, and never slower than a published schedule of the same rule that fits.
     The result's `steady` has the time and its bounds; `value_us` and `lower_bound_us` are those of
     the whole schedule's makespan.
-
-    Args:
-        flush_free: the problem and its rule of versions.
-        options: limits and seed.
-        on_improvement: called in this thread for every better verified schedule.
-        stop: set it, from any thread, to get the best so far.
     """
-    state = FlushFreeState(flush_free, options or SolveOptions(), on_improvement, stop)
+    state = FlushFreeState(flush_free, options or SolveOptions(), watch)
     return _FlushFreeSearch(state).run()
 
 

@@ -19,7 +19,6 @@ def with_versions(flush_free: FlushFreeProblem, whole: Instance) -> Iterator[Ins
     """Yield the instance for each number of stashed versions that is worth a try.
 
     Args:
-        flush_free: the rule of versions.
         whole: the instance of its problem, on ranks that hold one stage each.
     """
     copies = tuple(_updating(copy, flush_free.step_us(copy.stage)) for copy in whole.copies)

@@ -23,7 +23,6 @@ def several_stages_us(flush_free: FlushFreeProblem, instance: Instance) -> Itera
     """Yield the bound for each stage of every rank that holds several.
 
     Args:
-        flush_free: the rule of versions.
         instance: of its problem, relaxed for fusion.
     """
     saved = _bytes_between(instance, F, B)

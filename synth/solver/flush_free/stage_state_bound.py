@@ -43,7 +43,6 @@ def stage_state_bound_us(
     """The largest bound for a copy that is alone on its rank.
 
     Args:
-        flush_free: the rule of versions.
         instance: the problem's instance, relaxed for fusion.
         index: the copy.
         known_us: a known bound.

@@ -165,7 +165,6 @@ class StageStates:
         most: the most micro-batches in flight that memory allows without versions.
         version_bytes: the bytes of the parameters.
         every: micro-batches of an update.
-        rule: the rule of the versions.
     """
 
     copy: StageCopy
@@ -182,7 +181,6 @@ class StageStates:
         """The states of a copy; None: memory leaves them unlimited, or another stage matters.
 
         Args:
-            flush_free: the rule of versions.
             instance: the problem's instance, relaxed for fusion.
             index: a copy that is alone on its rank.
         """
@@ -204,7 +202,6 @@ class StageStates:
         first stage.
 
         Args:
-            flush_free: the rule of versions.
             instance: the problem's instance.
             index: a copy that is alone on its rank.
         """

@@ -42,7 +42,6 @@ class StashedVersions:
         """Add to a model.
 
         Args:
-            cp: the model.
             flush_free: the rule of versions, and the bytes of the parameters.
             instance: the problem's instance.
             runs: the runs of an op of a rank before one of another op, less those of the latter.
@@ -68,7 +67,6 @@ class StashedVersions:
 
         Args:
             held: the copies of the rank.
-            w: W of one of them.
         """
         if not self._is_two:
             return sum(self._of_newest(index, w, after=index == w.copy) for index in held)

@@ -227,11 +227,7 @@ class Walk:
     """
 
     def __init__(
-        self,
-        table: OpTable,
-        schedule: Schedule,
-        headrooms: list[int | None],
-        fusible: list[bool],
+        self, table: OpTable, schedule: Schedule, headrooms: list[int | None], fusible: list[bool]
     ) -> None:
         self.table, self.schedule = table, schedule
         self._arrays = order_arrays(table, schedule, headrooms, fusible)

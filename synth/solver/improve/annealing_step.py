@@ -3,9 +3,8 @@
 import math
 from typing import ClassVar
 
-from synth.solver.evaluate.compiled import await_compiled
 from synth.solver.improve.annealing import Annealing
-from synth.solver.improve.compiled_kernels import is_loadable
+from synth.solver.improve.compiled_kernels import are_usable
 from synth.solver.improve.improver import SearchContext
 from synth.solver.options import Part
 from synth.solver.tuning import ANNEALING, SEARCH
@@ -68,7 +67,7 @@ class AnnealingStep:
         """Return True if the walk is compiled; wait for that if there is time enough."""
         budget = self.state.budget
         waits = budget.is_deterministic or (share * budget.left_s() >= ANNEALING.least_s_to_compile)
-        return await_compiled(lambda: not waits or self.state.poll()) and is_loadable()
+        return are_usable(waits=waits, should_stop=self.state.poll)
 
     def _least_stalled_share(self) -> float:
         """Return the share of the time limit that a brief run spends at least without a gain."""

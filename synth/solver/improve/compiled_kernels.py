@@ -1,12 +1,13 @@
 """Compiling all kernels, and loading what was compiled before."""
 
 import logging
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
 
 from synth.costs.costs import uniform_costs
-from synth.solver.evaluate.compiled import kernel_files
+from synth.solver.evaluate.compiled import await_compiled, kernel_files
 from synth.solver.evaluate.op_table import OpTable
 from synth.solver.improve.annealing import Walk
 from synth.solver.improve.compiled_lists import CompiledBuilder
@@ -17,6 +18,16 @@ from synth.solver.modulo.building_blocks import BuildingBlocks
 from synth.solver.problem import Problem
 
 _LOGGER = logging.getLogger(__name__)
+
+
+def are_usable(*, waits: bool, should_stop: Callable[[], bool]) -> bool:
+    """Return True if kernels are compiled and can be loaded; begin to compile them if they are not.
+
+    Args:
+        waits: wait until they are compiled.
+        should_stop: ends the wait; polled every few hundredths of a second.
+    """
+    return await_compiled(lambda: not waits or should_stop()) and is_loadable()
 
 
 @cache

@@ -60,11 +60,7 @@ class ExactSearch:
             outcome = run_milp(instance, self.problem.objective, value_us, limit_s)
         else:
             model = self._model(
-                instance,
-                hint,
-                value_us,
-                is_fusible=is_fusible,
-                is_proving=certificate is not None,
+                instance, hint, value_us, is_fusible=is_fusible, is_proving=certificate is not None
             )
             outcome = self._run_cpsat(instance, model, limit_s, certificate)
         if certificate is not None:
@@ -114,11 +110,7 @@ class ExactSearch:
         return model
 
     def _run_cpsat(
-        self,
-        instance: Instance,
-        model: ExactModel,
-        limit_s: float,
-        certificate: Certificate | None,
+        self, instance: Instance, model: ExactModel, limit_s: float, certificate: Certificate | None
     ) -> ModelOutcome:
         """Run CP-SAT and take solutions as they come, and bounds if they are certified."""
 

@@ -8,10 +8,9 @@ from functools import partial
 from typing import ClassVar
 
 from synth.schedule.model import SMALLEST_BUFFERING, Buffering
-from synth.solver.evaluate.compiled import await_compiled
 from synth.solver.evaluate.evaluate import BUFFERINGS
 from synth.solver.improve import list_scheduling
-from synth.solver.improve.compiled_kernels import is_loadable
+from synth.solver.improve.compiled_kernels import are_usable
 from synth.solver.improve.compiled_lists import CompiledBuilder
 from synth.solver.improve.improver import SearchContext
 from synth.solver.improve.uniform_intervals import at_uniform_intervals
@@ -100,12 +99,12 @@ def _at_uniform_intervals(
 
     A deterministic search waits for these.
     """
-    objective, waits = state.problem.objective, state.budget.is_deterministic
+    objective = state.problem.objective
 
     def should_stop() -> bool:
         return state.poll() or state.budget.is_late(until_s)
 
-    if await_compiled(lambda: not waits or state.poll()) and is_loadable():
+    if are_usable(waits=state.budget.is_deterministic, should_stop=state.poll):
         builder = CompiledBuilder(instance, objective)
         return builder.best_at_uniform_intervals(LIST_SCHEDULING.orders_evaluated, should_stop)
     plain = list_scheduling.Builder(instance, objective, partial(_must_stop, state))

@@ -95,16 +95,12 @@ class ModuloScheduling:
     @property
     def _share(self) -> float:
         share = min(
-            MODULO.most_share,
-            MODULO.share_per_micro_batch * self.problem.num_micro_batches,
+            MODULO.most_share, MODULO.share_per_micro_batch * self.problem.num_micro_batches
         )
         spent_share = self.state.short_instance_share
         if spent_share == 0:
             return share
-        return min(
-            share,
-            max(MODULO.least_share, MODULO.share_with_short_instance - spent_share),
-        )
+        return min(share, max(MODULO.least_share, MODULO.share_with_short_instance - spent_share))
 
     @property
     def _passes(self) -> int:

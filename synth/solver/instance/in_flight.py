@@ -75,12 +75,7 @@ def _held_bytes(instance: Instance, chain: tuple[int, ...]) -> dict[tuple[int, i
 
 
 def _most(
-    instance: Instance,
-    held: dict[tuple[int, int], int],
-    headroom: int,
-    copy: int,
-    j: int,
-    h: int,
+    instance: Instance, held: dict[tuple[int, int], int], headroom: int, copy: int, j: int, h: int
 ) -> int:
     """Return the most micro-batches that have begun on place j and are not done on place h."""
     each = certain = 0

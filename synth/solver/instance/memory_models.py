@@ -147,10 +147,7 @@ class _Builder:
         ways = (0, 0)
         if below is not None and not self._is_local(copy, below):
             ends = (rank, self._rank(below))
-            ways = (
-                self.costs.boundary_us(stage, *ends),
-                self.costs.return_us(stage, *ends[::-1]),
-            )
+            ways = (self.costs.boundary_us(stage, *ends), self.costs.return_us(stage, *ends[::-1]))
         return StageCopy(
             rank=rank,
             stage=stage,

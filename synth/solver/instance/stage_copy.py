@@ -14,7 +14,6 @@ class StageCopy(NamedTuple):
 
     Attributes:
         first: its first micro-batch; `num_micro_batches` from there on pass it.
-        duration_us: by kind of op.
         delta_bytes: by kind, the lasting change of its rank's usage; BW's is B's and W's together.
         peak_above_bytes: by kind, the peak above the usage before the op, while it runs or right
             after it: boundary values that it reads and makes, and its workspace.

@@ -107,7 +107,6 @@ def spans_of(
     """Makespan and period, from the start of each copy's first F and the end of its last W.
 
     Args:
-        instance: the problem.
         begins_us: by stage copy, the start of its first F.
         ends_us: by stage copy, the end of its last W or BW.
         places: by stage copy, the place of that op in its rank's program, see `reduced_us`.

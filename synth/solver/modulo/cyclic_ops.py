@@ -98,7 +98,6 @@ class CyclicOps:
         """Add the variables to a model.
 
         Args:
-            cp: the model.
             instance: its times are in the unit of the interval.
             interval: the initiation interval.
             latest: of all starts.

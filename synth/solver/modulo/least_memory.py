@@ -77,7 +77,6 @@ def least_memory(
 
     Args:
         instance: without caps.
-        static_bytes: by rank.
         seconds: CP-SAT's deterministic seconds.
         should_stop: polled while solving; then the least limit so far is returned.
     """
@@ -102,9 +101,7 @@ def _job_shop(
     """Build the model in ticks."""
     tick_us = max(1.0, busiest_us(instance) / ticks)
     coarse = with_times(
-        instance,
-        lambda us: max(1, round(us / tick_us)) if us else 0,
-        lambda us: lag(us / tick_us),
+        instance, lambda us: max(1, round(us / tick_us)) if us else 0, lambda us: lag(us / tick_us)
     )
     interval = max(1, round(busiest_us(coarse) * interval_share))
     return RecurrentJobShop(coarse, interval, latest_start(coarse, interval))

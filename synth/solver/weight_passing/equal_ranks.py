@@ -26,7 +26,6 @@ def on_two_ranks(passing: WeightPassingProblem, sharded: Sharded) -> WeightPassi
     """Make the problem on two ranks that has the same times, up to the rounding of collectives.
 
     Args:
-        passing: the problem.
         sharded: the state that homes alone keep.
     """
     problem, p = passing.problem, passing.num_ranks

@@ -136,12 +136,7 @@ class GatherModel:
                 self._precede(self.at[Op(F, s, g)], self.at[Op(F, s, g + 1)])
                 self._precede(self.back((s, g)), self.back((s, g + 1)))
 
-    def _precede(
-        self,
-        before: Sums,
-        after: Sums,
-        only_if: cp_model.LinearExpr | int = 1,
-    ) -> None:
+    def _precede(self, before: Sums, after: Sums, only_if: cp_model.LinearExpr | int = 1) -> None:
         """Place one op before another; both are given by slot."""
         for t in self.slots:
             self.cp.add(sum_of(before[:t]) >= sum_of(after[: t + 1]) - (1 - only_if))

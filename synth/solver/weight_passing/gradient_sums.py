@@ -18,7 +18,6 @@ def take_sums(
 
     Args:
         order: the ops of the rank.
-        stages: the costs of all stages.
         visit_options: the choices.
         free: the bytes left at each op, from which they are taken.
     """

@@ -37,7 +37,6 @@ class WeightPassingProblem:
 
     Attributes:
         problem: on a placement that holds a copy of all stages on each rank.
-        movement: the movement of the weights.
     """
 
     problem: Problem

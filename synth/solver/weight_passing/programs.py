@@ -23,7 +23,6 @@ def make_schedule(
     """Place the visits of each rank's order, and number micro-batches and visits.
 
     Args:
-        table: the table of the problem.
         orders: the order of each rank, or one for all.
         visit_options: the choices by which visits are placed.
         headrooms: the headroom of each rank. All ranks place visits like the one with the least,

@@ -32,7 +32,6 @@ class Backward(NamedTuple):
     """The least times of a stage's backward.
 
     Attributes:
-        whole_us: of all of it.
         first_us: of the op that makes the gradient of the stage's input.
         adding_us: of the op that adds to the sum of the stage's gradients.
         is_one_op: True if memory has no room for B and W apart.
@@ -71,8 +70,6 @@ def work_us(
     """The earliest end of a rank's ops but STEPs: the largest sum of a gate and the work after it.
 
     Args:
-        passing: the problem.
-        backwards: by stage.
         gates_us: by stage a time before which its weights, or those of a stage before it, are not
             on the rank. Its forwards run after that, those of later stages, and all backwards.
     """
@@ -102,7 +99,6 @@ def least_visits_us(passing: WeightPassingProblem, each_us: list[int], headroom:
     """The least time of all visits of a rank, in a channel that takes them one after another.
 
     Args:
-        passing: the problem.
         each_us: the time of a visit, by stage.
         headroom: the bytes of a rank for what is not static; None: no limit.
     """

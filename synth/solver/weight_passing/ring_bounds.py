@@ -95,10 +95,7 @@ def _sum_us(
     """The least end of what follows a stage's sum of gradients, which passes all micro-batches.
 
     Args:
-        passing: the problem.
-        stage: the stage.
         forward_us: the earliest end of the forwards of micro-batch 0.
-        backwards: by stage.
     """
     own = backwards[stage]
     begin_us = forward_us + sum(one.first_us for one in backwards[stage + 1 :]) + own.whole_us

@@ -42,7 +42,6 @@ class RankPrograms:
 
         Args:
             done: these ops.
-            counts: what they are, by stage.
             held: the stages away from home whose weights have come.
             unread: those of them that nothing has read since.
         """

@@ -8,7 +8,6 @@ better schedule is evaluated on all ranks before it counts.
 
 import math
 import random
-import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
@@ -21,8 +20,9 @@ from synth.solver.budget import Allowance
 from synth.solver.evaluate.evaluate import evaluate
 from synth.solver.options import Part, SolveOptions
 from synth.solver.result import Baseline, Result
-from synth.solver.search_state import OnImprovement, SearchState
+from synth.solver.search_state import SearchState
 from synth.solver.tuning import WEIGHT_PASSING
+from synth.solver.watch import UNWATCHED, SolveWatch
 from synth.solver.weight_passing.bounds import (
     least_cap_bytes,
     levels_that_may_fit,
@@ -50,46 +50,23 @@ from synth.units import format_bytes_both
 _BUFFERINGS = tuple(Buffering(*pair) for pair in WEIGHT_PASSING.bufferings)
 
 
-def solve_weight_passing(
-    passing: WeightPassingProblem,
-    options: SolveOptions | None = None,
-    on_improvement: OnImprovement | None = None,
-    stop: threading.Event | None = None,
-) -> Result:
-    """Find the best schedule with weight passing within the caps, and a lower bound.
+class WeightPassingSearch:
+    """The search for the best schedule within the caps, and a lower bound; it may run in parts.
 
     Never returns a schedule that exceeds a cap, nor one worse than a published schedule of the same
     movement that fits.
 
-    Args:
-        passing: the problem and the movement of its weights.
-        options: limits and seed.
-        on_improvement: called in this thread for every better verified schedule or bound.
-        stop: set it, from any thread, to get the best so far.
-    """
-    search = WeightPassingSearch(passing, options or SolveOptions(), on_improvement, stop)
-    return search.run()
-
-
-class WeightPassingSearch:
-    """One search, which may run in several parts.
-
     Attributes:
-        passing: the problem.
         state: incumbent and bound.
     """
 
     def __init__(
-        self,
-        passing: WeightPassingProblem,
-        options: SolveOptions,
-        on_improvement: OnImprovement | None = None,
-        stop: threading.Event | None = None,
+        self, passing: WeightPassingProblem, options: SolveOptions, watch: SolveWatch = UNWATCHED
     ) -> None:
         # No time is kept for robustness, which this search has not.
         whole = replace(options, without=options.without | {Part.ROBUSTNESS})
         self.passing = passing
-        self.state = SearchState(passing.problem, whole, on_improvement, stop)
+        self.state = SearchState(passing.problem, whole, watch)
         self._rng = random.Random(options.seed)
         self._is_ring = passing.movement == WeightMovement.RING
         self._levels = levels_that_may_fit(passing)

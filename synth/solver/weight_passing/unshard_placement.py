@@ -102,7 +102,6 @@ def with_chosen_visits(
     """Put UNSHARDs and REDUCE_GRADs into an order; their numbers count the visits of a stage.
 
     Args:
-        table: the table of the problem.
         order: the order of a rank's ops.
         visit_options: the choices.
         headroom: bytes for all that is not static; None: no limit.
@@ -129,7 +128,6 @@ def with_gathers(
 
     Args:
         order: the ops of a rank.
-        stages: the costs of all stages.
         visit_options: the choices.
         free: the bytes left for weights at each op; None: no limit.
     """

@@ -19,7 +19,6 @@ class VisitOptions:
             gradients (ZeRO-1) are reduced once, whatever it says.
         gathers_first: True if all-gathers come before reduce-scatters among collectives at one
             place.
-        buffering: the buffering of the schedule.
         sharded: the state that homes alone keep.
         reserve_bytes: room that visits leave.
     """

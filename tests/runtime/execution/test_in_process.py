@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from synth.errors import RunFailure, SynthError
 from synth.families import generate
-from synth.runtime.execution.stage.stage import LayerChain
+from synth.runtime.execution.stage.layer_chain import LayerChain
 from synth.runtime.execution.transport.in_process.ranks import InProcessGroup, run_ranks
 from synth.runtime.execution.transport.open_channels import open_channels
 from synth.runtime.pipeline import Pipeline

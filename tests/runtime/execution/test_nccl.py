@@ -224,13 +224,13 @@ def fail_while_others_connect(rank: int, size: int) -> str:
     from synth.runtime.execution.transport.groups import Group
     from synth.runtime.execution.transport.nccl.channels import NcclChannels
 
-    group = as_on_nccl(Group.world(60.0), make_gloo)
+    group = as_on_nccl(Group.world(20.0), make_gloo)
     links = [(0, 1), (1, 0), (1, 2), (2, 1)]
     try:
         with group.building():
             if rank == 2:
                 raise ValueError("no memory")
-            NcclChannels(group, links, torch.device("cpu"), timedelta(seconds=60))
+            NcclChannels(group, links, torch.device("cpu"), timedelta(seconds=20))
     except Exception as error:
         return str(error)
     return "connected"

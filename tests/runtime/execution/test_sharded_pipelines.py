@@ -10,7 +10,7 @@ import torch
 
 from synth.families import generate
 from synth.op_kinds import VISITS
-from synth.plan.weight_passing.sharded_search import solve_sharded_pipelines
+from synth.plan.weight_passing.sharded_search import ShardedPipelinesSearch
 from synth.profile import Profile
 from synth.run_options.train_options import TrainOptions
 from synth.schedule.files.plan_file import Plan
@@ -77,7 +77,7 @@ def test_gradients_and_their_norm_are_those_of_one_process(name: str) -> None:
 def test_gradients_of_a_searched_schedule_are_those_of_one_process() -> None:
     options = SolveOptions(time_limit_s=0.1, deterministic=True, workers=1)
     # Only sharded parameters fit. The published places of them are others.
-    schedule = solve_sharded_pipelines(problem_of(700, 2), options).schedule
+    schedule = ShardedPipelinesSearch(problem_of(700, 2), options).run().schedule
     assert schedule is not None and schedule.weights is not None
     assert schedule.weights.sharded == Sharded.WEIGHTS
     first = [[op for op in program if op.kind not in VISITS] for program in schedule.programs[:2]]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from synth.costs.partition_costs import partition_costs
 from synth.op_kinds import OpKind
 from synth.profile import Profile
-from synth.runtime.execution.stage.stage import LayerChain
+from synth.runtime.execution.stage.layer_chain import LayerChain
 from synth.runtime.profiling.held_bytes import held_bytes
 from synth.runtime.profiling.profile_model import profile_layers
 from synth.runtime.profiling.sample import Sample

@@ -12,7 +12,7 @@ from synth.errors import SynthError
 from synth.op_kinds import OpKind
 from synth.profile import Profile
 from synth.profile.workload import Workload
-from synth.runtime.execution.stage.stage import LayerChain
+from synth.runtime.execution.stage.layer_chain import LayerChain
 from synth.runtime.models import ModelSpec, build_layers, build_model, materialise
 from synth.runtime.models.user_function import import_function
 from synth.runtime.profiling import layer_source

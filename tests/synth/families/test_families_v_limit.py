@@ -187,7 +187,7 @@ def test_more_memory_never_makes_the_first_answers_on_v_longer() -> None:
     for share in (0.6, 1, 1.5):
         caps = (int(share * case.released_peak_bytes(1)),) * 8
         asked = Problem(case.costs, placement("v", 8), 10, caps, Objective.PERIOD)
-        now = SearchState(asked, counted(), None, None)
+        now = SearchState(asked, counted())
         PublishedIncumbents(context_of(now)).run()
         assert now.best is not None
         values.append(now.best.value_us)

@@ -17,6 +17,7 @@ from synth.search.clock import Clock
 from synth.solver.evaluate.evaluate import EvaluatedSchedule, evaluate
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
+from synth.solver.watch import SolveWatch
 from tests.synth.effort import counted
 from tests.synth.layered import block, invented, problem_of
 
@@ -138,6 +139,6 @@ def test_a_search_begins_with_the_layers_of_its_hint() -> None:
     options = SolveOptions(
         0.0, workers=1, hint=order, hint_layers=Recomputation(layers), hint_found_by="given"
     )
-    found = solve_choosing(problem, options, lambda one: told.append(one.value_us))
+    found = solve_choosing(problem, options, SolveWatch(lambda one: told.append(one.value_us)))
     assert told[0] == fitting.value_us
     assert found.value_us is not None and found.value_us <= fitting.value_us

@@ -16,6 +16,7 @@ from synth.solver.infeasibility import needed_bytes
 from synth.solver.options import Part
 from synth.solver.problem import Problem
 from synth.solver.solver import solve
+from synth.solver.watch import SolveWatch
 from tests.sweep import sweep
 from tests.synth.effort import counted
 from tests.synth.layered import block, invented, problem_of, random_layer
@@ -109,7 +110,7 @@ def test_a_later_search_goes_on_from_the_attempts_of_an_earlier_one() -> None:
     assert known is not None and known.found.value_us == first.value_us
     told: list[int] = []
     second = solve_choosing(
-        problem, counted(0.5), lambda one: told.append(one.value_us), attempts=attempts
+        problem, counted(0.5), SolveWatch(lambda one: told.append(one.value_us)), attempts=attempts
     )
     assert second.value_us == second.lower_bound_us == 201
     assert first.value_us is not None and all(us <= first.value_us for us in told)

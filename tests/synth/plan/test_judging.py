@@ -14,10 +14,11 @@ from synth.op_kinds import OpKind
 from synth.options.profiles import load_profile
 from synth.plan.choose import race_run
 from synth.plan.choose.candidates import Candidate, Partitioning, Trial, placements_to_try
+from synth.plan.choose.cut_short import cut_short
 from synth.plan.choose.judging import judge, offloading_trial
 from synth.plan.choose.published import JudgedSchedules, Pass
 from synth.plan.choose.race_run import solve_best_of
-from synth.plan.choose.standings import Standings, cut_short
+from synth.plan.choose.standings import Standings
 from synth.plan.compare import compare
 from synth.plan.comparison import Question
 from synth.plan.partition.balance import balance

@@ -37,6 +37,7 @@ from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent
 from synth.solver.solver import solve
+from synth.solver.watch import SolveWatch
 from tests.sweep import sweep
 from tests.synth.effort import HOURS_S, counted
 from tests.synth.layered import block, invented, problem_of, random_layer
@@ -199,7 +200,7 @@ def test_what_is_announced_fits_on_the_problem_with_which_it_is_announced(
     candidate = Candidate("linear", problem, None)
     assert problem.profile is not None
     solve_best_of([candidate], problem.profile, partitioning, counted(0.5), told.append)
-    solve_choosing(problem, counted(0.5), told.append)
+    solve_choosing(problem, counted(0.5), SolveWatch(told.append))
     assert any(incumbent.problem.recomputed_layers for incumbent in told)
     for incumbent in told:
         on = incumbent.problem
@@ -275,7 +276,7 @@ def test_a_model_of_which_no_stage_fits_is_solved_with_its_blocks_recomputed() -
             stop.set()
 
     options = SolveOptions(time_limit_s=HOURS_S / 6, workers=1)
-    found = solve_repartitioning(profile, problem, None, options, stop_when_fast, stop)
+    found = solve_repartitioning(profile, problem, None, options, SolveWatch(stop_when_fast, stop))
     assert found.schedule is not None and not recomputed(found.schedule)
     assert len(found.problem.recomputed_layers) > 40
     verify(found.schedule, found.problem.costs, problem.caps_bytes)

@@ -22,6 +22,7 @@ from synth.search.outcome import StoppedBy
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent, Result
+from synth.solver.watch import SolveWatch
 from tests.synth.every_order import true_curve
 from tests.synth.solver.test_solve_exact import random_problem
 
@@ -132,7 +133,9 @@ def test_the_answer_is_a_result_under_the_cap_found() -> None:
     stop = threading.Event()
 
     target = TimeTarget(share_of_bound=1.02)
-    result = least_cap(one(table_problem()), target, OPTIONS, lambda _: stop.set(), stop)
+    result = least_cap(
+        one(table_problem()), target, OPTIONS, SolveWatch(lambda _: stop.set(), stop)
+    )
     assert result.value_us is not None and result.peak_bytes is not None
     assert result.value_us <= proof_of(result).target_us
     assert max(result.peak_bytes) == proof_of(result).cap_bytes
@@ -145,7 +148,9 @@ def test_the_answer_is_a_result_under_the_cap_found() -> None:
 def test_progress_only_closes_in_and_the_limit_is_for_the_whole() -> None:
     seen: list[Incumbent] = []
     options = replace(OPTIONS, time_limit_s=3)
-    last = least_cap(one(table_problem()), TimeTarget(share_of_bound=1.1), options, seen.append)
+    last = least_cap(
+        one(table_problem()), TimeTarget(share_of_bound=1.1), options, SolveWatch(seen.append)
+    )
     assert last.wall_s < 60
     caps = [max(step.peak_bytes) for step in seen]
     proven = [proof_of(step).not_below_bytes or 0 for step in seen]
@@ -157,7 +162,9 @@ def test_progress_only_closes_in_and_the_limit_is_for_the_whole() -> None:
 def test_a_stop_keeps_the_best_so_far() -> None:
     stop = threading.Event()
     stop.set()
-    least = least_cap(one(table_problem()), TimeTarget(share_of_bound=2.0), OPTIONS, stop=stop)
+    least = least_cap(
+        one(table_problem()), TimeTarget(share_of_bound=2.0), OPTIONS, SolveWatch(stop=stop)
+    )
     assert least.stopped_by == StoppedBy.INTERRUPT
     assert least.peak_bytes is not None
     assert (proof_of(least).not_below_bytes or 0) <= max(least.peak_bytes)

@@ -45,6 +45,7 @@ from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent
 from synth.solver.solver import solve
+from synth.solver.watch import SolveWatch
 from tests.synth.effort import HOURS_S, counted
 from tests.synth.plain import random_costs, random_schedule
 
@@ -183,7 +184,7 @@ def test_where_memory_is_short_recomputing_does_what_nothing_else_can(
             stop.set()
 
     options = SolveOptions(time_limit_s=HOURS_S / 6, workers=1)
-    choosing = solve_choosing(problem, options, stop_when_faster, stop)
+    choosing = solve_choosing(problem, options, SolveWatch(stop_when_faster, stop))
     assert choosing.schedule is not None and choosing.value_us is not None
     assert choosing.lower_bound_us <= choosing.value_us < unreached_us
     verify(choosing.schedule, problem.costs, problem.caps_bytes)
@@ -337,7 +338,7 @@ def test_the_least_cap_with_recomputation_is_below_what_is_proven_without() -> N
 
     options = SolveOptions(time_limit_s=HOURS_S / 6, workers=1)
     chosen = OneCandidate(Candidate("linear", problem, None))
-    result = least_cap(chosen, TimeTarget(time_us=450), options, stop_when_less, stop)
+    result = least_cap(chosen, TimeTarget(time_us=450), options, SolveWatch(stop_when_less, stop))
     assert result.schedule is not None and result.value_us is not None
     proof = result.memory
     assert proof is not None and proof.cap_bytes is not None and proof.gap is not None

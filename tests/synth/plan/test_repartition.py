@@ -15,6 +15,7 @@ from synth.schedule.verify import verify
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent
+from synth.solver.watch import SolveWatch
 from tests.synth.effort import counted
 from tests.synth.plan.test_recompute import profile_that_saves_much
 
@@ -60,7 +61,7 @@ def test_with_r_counted_the_busiest_rank_has_as_little_as_in_any_partition(
 def test_a_plan_on_the_new_cut_is_shorter_than_any_on_the_old_one() -> None:
     # Six layers take 6 · (30 + 10) = 240 for a micro-batch of the first rank, five take 200.
     problem, heard = problem_of("linear", 2, 16), list[Incumbent]()
-    found = solve_repartitioning(PROFILE, problem, (0,), counted(0.1), heard.append)
+    found = solve_repartitioning(PROFILE, problem, (0,), counted(0.1), SolveWatch(heard.append))
     assert found.value_us is not None and found.schedule is not None
     assert (problem.partition, found.problem.partition) == ((6, 6), (5, 7))
     assert found.value_us < bounds(problem, (0,)).makespan_us

@@ -11,7 +11,7 @@ from synth.families import generate
 from synth.interop.torch_comms_csv import to_torch_comms_csv
 from synth.op_kinds import ADDING, READING, OpKind
 from synth.plan.weight_passing.least_share import one_of, with_least_share, with_share
-from synth.plan.weight_passing.sharded_search import solve_sharded_pipelines
+from synth.plan.weight_passing.sharded_search import ShardedPipelinesSearch
 from synth.profile.links import Link, Links
 from synth.schedule.model import Placement
 from synth.schedule.ops import Op
@@ -128,7 +128,7 @@ def test_places_are_the_best_of_all_places_and_the_bound_holds() -> None:
         known = sharded_pipelines(ORDER, PIPELINES, sharded)
         assert max(peak_bytes(verify(known, costs())[0])) > cap
     options = SolveOptions(time_limit_s=0.05, deterministic=True, workers=1)
-    found = solve_sharded_pipelines(problem_of(cap), options, order=ORDER)
+    found = ShardedPipelinesSearch(problem_of(cap), options, order=ORDER).run()
     least = least_us(cap)
     assert found.value_us == least == 1528
     one = one_of(problem_of(cap), with_least_share(costs(), PIPELINES))
@@ -140,7 +140,7 @@ def test_places_are_the_best_of_all_places_and_the_bound_holds() -> None:
 
 def test_the_chosen_order_fits_where_zero_1_does_not() -> None:
     problem, options = problem_of(700, 2), SolveOptions(time_limit_s=0.2, workers=1)
-    found = solve_sharded_pipelines(problem, replace(options, deterministic=True))
+    found = ShardedPipelinesSearch(problem, replace(options, deterministic=True)).run()
     assert found.schedule is not None and found.value_us is not None
     assert max(found.peak_bytes or ()) <= 700
     zero_1 = one_of(problem, with_share(costs(), PIPELINES, Sharded.OPTIMIZER))
@@ -151,14 +151,14 @@ def test_the_chosen_order_fits_where_zero_1_does_not() -> None:
 
 
 def test_a_limit_below_the_least_share_is_infeasible() -> None:
-    found = solve_sharded_pipelines(problem_of(500), SolveOptions(time_limit_s=1))
+    found = ShardedPipelinesSearch(problem_of(500), SolveOptions(time_limit_s=1)).run()
     assert found.stopped_by == StoppedBy.INFEASIBLE
     assert "whichever state they share" in (found.message or "")
 
 
 def test_without_a_limit_it_is_no_slower_than_any_published_sharding() -> None:
     options = SolveOptions(time_limit_s=0.05, deterministic=True, workers=1)
-    found = solve_sharded_pipelines(problem_of(None), options, order=ORDER)
+    found = ShardedPipelinesSearch(problem_of(None), options, order=ORDER).run()
     known = [sharded_pipelines(ORDER, PIPELINES, sharded) for sharded in Sharded]
     known.append(side_by_side(ORDER, ORDER.programs, PIPELINES, None))
     assert (found.value_us or 0) <= min(verify(one, costs())[1].makespan_us for one in known)

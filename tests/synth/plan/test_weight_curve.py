@@ -41,7 +41,7 @@ from synth.solver.problem import Problem
 from synth.solver.weight_passing import least_memory as least_memory_module
 from synth.solver.weight_passing.least_memory import least_memory, limits_bytes
 from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
-from synth.solver.weight_passing.search import solve_weight_passing
+from synth.solver.weight_passing.search import WeightPassingSearch
 from tests.sweep import sweep
 from tests.synth.every_order import true_value
 from tests.synth.every_weight_schedule import (
@@ -129,7 +129,7 @@ def test_under_the_least_limit_known_there_is_a_schedule(
     _, known = free.limits_bytes()
     options = SolveOptions(time_limit_s=0.02, deterministic=True, workers=1)
     caps = (known,) * num_ranks
-    found = solve_weight_passing(passing_of(free.within(known)), options)
+    found = WeightPassingSearch(passing_of(free.within(known)), options).run()
     assert found.peak_bytes is not None and not exceeds_caps(found.peak_bytes, caps)
 
 

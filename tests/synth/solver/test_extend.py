@@ -30,6 +30,7 @@ from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.search_state import SearchState
 from synth.solver.solver import solve
+from synth.solver.watch import SolveWatch
 from tests.synth.odd_problems import RandomOrders, odd_costs
 from tests.synth.search_context import context_of
 
@@ -172,7 +173,7 @@ def fewer(
 
 def begun(problem: Problem, seconds: float) -> ShortInstance:
     options = SolveOptions(seconds, deterministic=True)
-    now = SearchState(problem, options, None, None)
+    now = SearchState(problem, options)
     return ShortInstance(context_of(now))
 
 
@@ -209,7 +210,7 @@ def test_it_is_not_worth_it() -> None:
 
 def test_it_is_not_worth_it_once_the_time_is_over() -> None:
     """Several stages per rank, where the time left decides how many micro-batches are kept."""
-    late = SearchState(v_shaped.problem(8, 32, 0.5), SolveOptions(1e-9), None, None)
+    late = SearchState(v_shaped.problem(8, 32, 0.5), SolveOptions(1e-9))
     assert late.budget.left_s() < 0
     assert not ShortInstance(context_of(late)).is_worth
 
@@ -270,7 +271,7 @@ def test_it_can_be_repeated_and_left_out() -> None:
     for seconds, without in ((30, OTHERS), (30, OTHERS), (0.2, OTHERS | {Part.SHORT_INSTANCE})):
         found: list[tuple[int, str]] = []
         options = SolveOptions(seconds, 0.1, 1, deterministic=True, without=without)
-        solve(problem, options, partial(note, found))
+        solve(problem, options, SolveWatch(partial(note, found)))
         told.append(found)
     assert told[0] == told[1]
     assert Part.SHORT_INSTANCE in {by for _, by in told[0]}
@@ -283,7 +284,9 @@ def test_a_stop_ends_the_search_for_fewer() -> None:
     timer = threading.Timer(4.0, stop.set)
     timer.start()
     began_s = time.monotonic()
-    result = solve(table.problem(16, 64, 0.6), SolveOptions(600, workers=1), stop=stop)
+    result = solve(
+        table.problem(16, 64, 0.6), SolveOptions(600, workers=1), watch=SolveWatch(stop=stop)
+    )
     assert result.schedule is not None
     assert time.monotonic() - began_s < 120
 
@@ -291,8 +294,8 @@ def test_a_stop_ends_the_search_for_fewer() -> None:
 def test_it_ends_with_the_search_that_it_serves() -> None:
     """It is over when nothing more is wanted of that."""
     problem = table.problem(6, 32, 0.5)
-    now = SearchState(problem, SolveOptions(60), None, None)
-    within = SearchState(problem, SolveOptions(60), None, None, now)
+    now = SearchState(problem, SolveOptions(60))
+    within = SearchState(problem, SolveOptions(60), within=now)
     assert not within.finished()
     now.proven_infeasible = True
     assert within.finished()
@@ -301,7 +304,7 @@ def test_it_ends_with_the_search_that_it_serves() -> None:
 def test_rounds_have_what_is_left_and_must_be_better() -> None:
     problem = table.problem(8, 64, 0.5)
     options = SolveOptions(100, deterministic=True)
-    now = SearchState(problem, options, None, None)
+    now = SearchState(problem, options)
     now.offer(evaluate.evaluate(problem, serial_schedule(problem), "serial"))
     assert now.best is not None
     nearly_us = now.best.value_us - 1

@@ -21,7 +21,7 @@ from synth.solver.weight_passing.bounds import (
 from synth.solver.weight_passing.exact_gather_model import num_slots
 from synth.solver.weight_passing.gather_proof import prove_gathers, solve_level
 from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
-from synth.solver.weight_passing.search import solve_weight_passing
+from synth.solver.weight_passing.search import WeightPassingSearch
 from synth.solver.weight_passing.small_problems import is_small
 from tests.sweep import sweep
 from tests.synth.every_weight_schedule import gather_programs, on_all_ranks, value_us
@@ -91,7 +91,7 @@ def test_a_gap_that_closed_forms_leave_is_closed_by_the_exact_model() -> None:
     least_us = min(level_bound_us(passing, sharded) for sharded in passing.levels)
     assert least_us < proof.bound_us
     options = SolveOptions(workers=1, deterministic=True, time_limit_s=5.0)
-    found = solve_weight_passing(passing, options)
+    found = WeightPassingSearch(passing, options).run()
     assert found.value_us == found.lower_bound_us == proof.bound_us
     assert found.stopped_by == StoppedBy.OPTIMAL
     assert found.certificate is not None and found.certificate.prover == ProverName.EXACT
@@ -111,7 +111,7 @@ def test_large_problems_and_searches_without_it_have_no_exact_model() -> None:
     options = SolveOptions(
         workers=1, deterministic=True, time_limit_s=0.02, without=frozenset({Part.EXACT})
     )
-    found = solve_weight_passing(small(0), options)
+    found = WeightPassingSearch(small(0), options).run()
     assert found.certificate is None or found.certificate.prover == ProverName.CLOSED_FORMS
 
 
@@ -123,7 +123,7 @@ def test_with_two_micro_batches_a_rank_no_schedule_found_is_below_the_models_bou
     options = SolveOptions(
         workers=1, deterministic=True, time_limit_s=0.1, without=frozenset({Part.EXACT})
     )
-    found = solve_weight_passing(passing, options)
+    found = WeightPassingSearch(passing, options).run()
     assert found.value_us is not None
     # One more, so that a model that excludes the schedule would find no bound as small.
     proof = prove_gathers(passing, found.value_us + 1, ONE, 2.0)

@@ -33,7 +33,7 @@ def problem_of(num_ranks: int, num_micro_batches: int) -> Problem:
 
 def late(problem: Problem, evaluation_s: float) -> SearchState:
     """A search whose time is up, with an incumbent, in its grace period."""
-    state = SearchState(problem, SolveOptions(time_limit_s=0.001), None, None)
+    state = SearchState(problem, SolveOptions(time_limit_s=0.001))
     schedule = generate("zb-h1", problem.num_ranks, problem.num_micro_batches)
     state.offer(evaluate.evaluate(problem, schedule, "zb-h1"))
     time.sleep(0.002)
@@ -90,7 +90,7 @@ def test_scenarios_that_would_end_after_the_grace_period_are_left_out(
 
 
 def out_of_time(problem: Problem) -> SearchState:
-    state = SearchState(problem, SolveOptions(time_limit_s=0.001), None, None)
+    state = SearchState(problem, SolveOptions(time_limit_s=0.001))
     offer_serial(state)
     time.sleep(0.002)
     assert state.budget.time_is_up()
@@ -125,7 +125,7 @@ def test_families_that_read_times_are_made_if_there_is_time(
         return []
 
     monkeypatch.setattr(published, "generate_for", generated)
-    state = SearchState(problem_of(16, 1024), SolveOptions(time_limit_s=limit_s), None, None)
+    state = SearchState(problem_of(16, 1024), SolveOptions(time_limit_s=limit_s))
     published.PublishedIncumbents(context_of(state)).run(1.0, is_brief=False)
     assert made == ([False, True] if makes_timed else [False])
 

@@ -13,7 +13,7 @@ from synth.solver.weight_passing.problem import WeightMovement, WeightPassingPro
 from synth.solver.weight_passing.programs import of_rank
 from synth.solver.weight_passing.ring_enumeration import Enumeration, enumerate_ring
 from synth.solver.weight_passing.ring_programs import RankPrograms
-from synth.solver.weight_passing.search import solve_weight_passing
+from synth.solver.weight_passing.search import WeightPassingSearch
 from tests.synth.every_weight_schedule import ring_programs, value_us
 from tests.synth.solver.test_weight_search import unequal_costs, weight_passing_problem
 
@@ -59,7 +59,7 @@ def test_no_buffering_is_faster_than_those_at_the_border(seed: int) -> None:
 def test_the_search_has_the_optimum_of_a_tiny_ring_and_proves_it(seed: int) -> None:
     passing = tight(seed)
     exact = enumerate_ring(passing, None, SolveOptions(), HOURS_S)
-    found = solve_weight_passing(passing, SolveOptions(time_limit_s=HOURS_S, gap=0.0))
+    found = WeightPassingSearch(passing, SolveOptions(time_limit_s=HOURS_S, gap=0.0)).run()
     if exact.schedule is None:
         assert exact.bound_us == 0 and found.stopped_by == StoppedBy.INFEASIBLE
         return

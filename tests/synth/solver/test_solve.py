@@ -26,6 +26,7 @@ from synth.solver.problem import Problem
 from synth.solver.result import Incumbent
 from synth.solver.solver import solve
 from synth.solver.tuning import PUBLISHED
+from synth.solver.watch import SolveWatch
 from tests.synth.effort import HOURS_S, counted
 
 
@@ -67,7 +68,7 @@ def test_known_optima_are_proven(num_ranks: int, m: int, share: float, optimum_u
 
 def test_the_first_incumbent_needs_no_search_and_values_only_fall() -> None:
     seen: list[Incumbent] = []
-    solve(table_problem(4, 12, 0.75), counted(), seen.append)
+    solve(table_problem(4, 12, 0.75), counted(), SolveWatch(seen.append))
     values = [incumbent.value_us for incumbent in seen]
     bounds = [incumbent.lower_bound_us for incumbent in seen]
     assert seen[0].found_by == "zb-limit" and len(seen) > 2
@@ -96,7 +97,7 @@ def test_an_event_from_another_thread_stops_the_search_with_the_best_so_far() ->
     timer = threading.Timer(2.0, stop.set)
     timer.start()
     options = SolveOptions(time_limit_s=HOURS_S, workers=1)
-    result = solve(table_problem(8, 32, 0.75), options, stop=stop)
+    result = solve(table_problem(8, 32, 0.75), options, watch=SolveWatch(stop=stop))
     assert result.stopped_by == StoppedBy.INTERRUPT
     assert result.wall_s < 60
     assert result.schedule is not None
@@ -108,7 +109,7 @@ def test_a_stop_before_the_start_still_gives_the_best_family(
     monkeypatch.setattr(published, "PUBLISHED", replace(PUBLISHED, grace_s=HOURS_S))
     stop = threading.Event()
     stop.set()
-    result = solve(table_problem(4, 12, 1), stop=stop)
+    result = solve(table_problem(4, 12, 1), watch=SolveWatch(stop=stop))
     assert result.found_by == "zb-h1"
 
 
@@ -238,7 +239,7 @@ def test_a_stop_at_the_start_of_a_problem_of_many_ops_leaves_families_out(
     monkeypatch.setattr(published, "PUBLISHED", replace(PUBLISHED, grace_s=0))
     stop = threading.Event()
     stop.set()
-    result = solve(table_problem(8, 600, 1), stop=stop)
+    result = solve(table_problem(8, 600, 1), watch=SolveWatch(stop=stop))
     assert [baseline.name for baseline in result.baselines] == ["1f1b"]
     assert result.schedule is not None
     assert result.stopped_by == StoppedBy.INTERRUPT

@@ -26,6 +26,7 @@ from synth.search.outcome import StoppedBy
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent, Result
+from synth.solver.watch import SolveWatch
 from synth.solver.weight_passing.bounds import prove_weight_passing
 from synth.solver.weight_passing.compute_order import changed
 from synth.solver.weight_passing.equal_ranks import on_two_ranks
@@ -36,7 +37,7 @@ from synth.solver.weight_passing.problem import (
     passes_from_rank_to_rank,
 )
 from synth.solver.weight_passing.programs import make_schedule
-from synth.solver.weight_passing.search import solve_weight_passing
+from synth.solver.weight_passing.search import WeightPassingSearch
 from synth.solver.weight_passing.unshard_placement import OpNeeds
 from synth.solver.weight_passing.visit_options import VisitOptions
 from tests.synth.every_weight_schedule import (
@@ -132,7 +133,9 @@ def solved(passing: WeightPassingProblem, target_us: int, seconds: float = 20.0)
         if found.value_us <= target_us:
             stop.set()
 
-    return solve_weight_passing(passing, SolveOptions(time_limit_s=seconds), listen, stop)
+    return WeightPassingSearch(
+        passing, SolveOptions(time_limit_s=seconds), SolveWatch(listen, stop)
+    ).run()
 
 
 # Against all schedules
@@ -377,7 +380,7 @@ def test_the_answer_keeps_its_limits_and_no_published_schedule_that_fits_is_fast
     costs = equal_costs(4, latency_us=20, saved=60)
     for headroom in (700, 1200):
         passing = weight_passing_problem(movement, costs, 4, 2, headroom)
-        found = solve_weight_passing(passing, SolveOptions(time_limit_s=0.5))
+        found = WeightPassingSearch(passing, SolveOptions(time_limit_s=0.5)).run()
         if found.schedule is None:
             continue
         caps = passing.problem.caps_bytes
@@ -437,7 +440,7 @@ def test_on_eight_ranks_two_buffers_more_than_the_published_order_reach_the_opti
 
 def test_a_limit_below_the_state_that_is_kept_is_infeasible() -> None:
     passing = weight_passing_problem(RING, equal_costs(2), 2, 1, -1)
-    found = solve_weight_passing(passing, SolveOptions(time_limit_s=1))
+    found = WeightPassingSearch(passing, SolveOptions(time_limit_s=1)).run()
     assert found.schedule is None and found.stopped_by == StoppedBy.INFEASIBLE
     assert found.message is not None and "§mem_limit 500B" in found.message
 
@@ -445,7 +448,7 @@ def test_a_limit_below_the_state_that_is_kept_is_infeasible() -> None:
 def test_the_same_seed_gives_the_same_schedule() -> None:
     passing = weight_passing_problem(GATHER, equal_costs(2, latency_us=90, saved=50), 2, 2, 420)
     options = SolveOptions(time_limit_s=0.02, deterministic=True, seed=3)
-    one, other = (solve_weight_passing(passing, options) for _ in range(2))
+    one, other = (WeightPassingSearch(passing, options).run() for _ in range(2))
     assert one.schedule is not None and one.schedule == other.schedule
 
 
@@ -484,5 +487,5 @@ def test_on_a_small_ring_ranks_place_visits_for_themselves() -> None:
     rng = random.Random(3)
     passing = weight_passing_problem(RING, unequal_costs(2, rng), 2, 2, rng.randint(150, 400))
     options = SolveOptions(time_limit_s=1.0, gap=0.0, deterministic=True, workers=1)
-    found = solve_weight_passing(passing, options)
+    found = WeightPassingSearch(passing, options).run()
     assert found.value_us is not None and found.value_us <= 664

@@ -27,7 +27,7 @@ LIMIT_S = 100.0
 def begun(problem: Problem, family: str, **options: Any) -> tuple[WindowTurns, SearchState]:
     """Windows from a published schedule."""
     asked = SolveOptions(time_limit_s=LIMIT_S, **options)
-    now = SearchState(problem, asked, None, None)
+    now = SearchState(problem, asked)
     schedule = generate(family, problem.num_ranks, problem.num_micro_batches, costs=problem.costs)
     now.offer(evaluate.evaluate(problem, schedule, family))
 

@@ -35,7 +35,6 @@ class HostMove(NamedTuple):
     Attributes:
         whose: their stage, micro-batch and replica.
         is_out: True if they leave.
-        num_bytes: the bytes of all of them.
     """
 
     whose: tuple[int, int, int]

@@ -77,7 +77,6 @@ class SharedHost:
 
         Args:
             prefix: of the paths of blocks, the same on all ranks.
-            rank: this one.
             num_ranks: that share the memory.
             values: all that ranks leave there in a step, in the same order on every rank.
             timeout_s: the longest that this rank waits for another one.

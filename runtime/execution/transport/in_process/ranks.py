@@ -77,11 +77,7 @@ class InProcessRanks:
                     self._tell(shared, ranks, rank)
 
     def check_nothing_left(self) -> None:
-        """Refuse transfers that were not received, and collectives that some ranks did not call.
-
-        Raises:
-            SynthError: there is one.
-        """
+        """Refuse transfers that were not received, and collectives that some ranks did not call."""
         whole = [shared for shared in self._made.values() if not shared.was_aborted]
         left = [place for shared in whole for place in shared.exchanges.left_behind()]
         if left:

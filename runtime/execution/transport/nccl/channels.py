@@ -25,11 +25,7 @@ class NcclChannels:
     """
 
     def __init__(
-        self,
-        group: Group,
-        links: list[tuple[int, int]],
-        device: torch.device,
-        timeout: timedelta,
+        self, group: Group, links: list[tuple[int, int]], device: torch.device, timeout: timedelta
     ) -> None:
         self._group = group
         self._links: dict[tuple[int, int], Any] = {}

@@ -73,7 +73,6 @@ class Window:
         earliest_start: the whole schedule.
         tails: the tails of each span that counts.
         required: see `required_by`.
-        ops: the run.
         free: ranks whose order may change.
     """
 

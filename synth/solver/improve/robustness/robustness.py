@@ -50,8 +50,6 @@ def improve_robustness(
     The value and the highest peak of a rank never get worse.
 
     Args:
-        problem: the problem of the schedule.
-        candidate: a schedule.
         should_stop: polled before each move.
         scenario_factors: the scenarios; None: those of the problem.
     """

@@ -1,0 +1,68 @@
+"""A micro-batch of a stage between its F and its W: the ends of its graph, and its gradients."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge
+
+from synth.errors import SynthError
+
+from ...split import GradientBox, SplitTape, enter
+from ..base.boundary import Boundary, Tensors, settled
+from .offloaded_activations import SavedStore
+
+
+@dataclass(slots=True)
+class MicroBatchState:
+    """A micro-batch between its F and its W, reduced to what autograd needs.
+
+    `wanted` are the indices, among the incoming gradients, of the outputs that have an edge. There
+    is no tape if BW follows, and a store only if the saved activations move.
+    """
+
+    tape: SplitTape | None
+    edges: list[GradientEdge]
+    wanted: list[int]
+    boxes: list[GradientBox]
+    entry: Boundary | None
+    store: SavedStore | None = None
+
+    def picked(self, gradients: Tensors) -> list[Tensor]:
+        """Return the incoming gradients of the outputs that have an edge."""
+        if self.wanted and self.wanted[-1] >= len(gradients):
+            raise SynthError(
+                "parameters were frozen when the pipeline learned what goes between stages, and "
+                "are trained now, or the batch's inputs require a gradient and did not then: make "
+                "a new Pipeline after such a change"
+            )
+        return [gradients[i] for i in self.wanted]
+
+    def leave(self) -> Tensors:
+        """Return the gradients of the inputs; one of several that was not used has zeros."""
+        boxes = self.boxes
+        came = [box.gradient for box in boxes if box.gradient is not None]
+        if len(came) < len(boxes):
+            if not came:
+                boxes[0].take()  # raises an error that says so
+            self._fill(came[0].device)
+        return tuple(settled(box.take()).contiguous() for box in boxes)
+
+    def _fill(self, device: torch.device) -> None:
+        assert self.entry is not None
+        leaves = (leaf for leaf in self.entry.leaves if leaf.differentiable)
+        for box, leaf in zip(self.boxes, leaves, strict=True):
+            if box.gradient is None:
+                box.put(torch.zeros(leaf.shape, dtype=leaf.dtype, device=device))
+
+
+def entered(tensors: Tensors, entry: Boundary) -> tuple[tuple[Any, ...], list[GradientBox]]:
+    """Return the arguments made of a tuple of tensors, and boxes for their gradients."""
+    boxes, twins = [], []
+    for tensor, leaf in zip(tensors, entry.leaves, strict=True):
+        if leaf.differentiable:
+            tensor, box = enter(tensor)
+            boxes.append(box)
+        twins.append(tensor)
+    return entry.arguments(twins), boxes
