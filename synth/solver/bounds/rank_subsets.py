@@ -106,7 +106,7 @@ class RankSubsets:
 
         def prove(rank: int, limit_s: float) -> tuple[ProvenBound, float]:
             known_us = self.proven_us
-            outcome = self.alone(rank, limit_s)
+            outcome = self._solve((rank,), limit_s)
             if outcome.bound_us > known_us:
                 self.proven_by[rank,] = outcome.bound_us
             return self._proven(outcome.bound_us, (rank,)), outcome.spent_s
@@ -129,7 +129,7 @@ class RankSubsets:
             sets,
             self.proven_us,
             self.reference().value_us,
-            self._decide,
+            self.decide,
             effort_s * limit_s,
             self.should_stop,
             self.attained_us,
@@ -140,7 +140,7 @@ class RankSubsets:
             yield self._proven(bound_us, ranks)
         return limit_s - bounds.left_s / effort_s
 
-    def _decide(self, ranks: Ranks, value_us: int, effort_s: float) -> Decision:
+    def decide(self, ranks: Ranks, value_us: int, effort_s: float) -> Decision:
         """Decide whether some ranks keep within a value."""
         began_s = time.monotonic()
         if self.instance.longest_us(self.objective, value_us) < 0:
@@ -167,10 +167,6 @@ class RankSubsets:
             return ranks
         closed_us = [self.objective.value_us(spans) for spans in rank_bounds(self.instance)]
         return sorted(ranks, key=lambda rank: -closed_us[rank])
-
-    def alone(self, rank: int, limit_s: float) -> ModelOutcome:
-        """Bound by one rank; never above the reference's value."""
-        return self._solve((rank,), limit_s)
 
     def prove(self, limit_s: float) -> TimedBounds:
         """Yield bounds from a growing set of ranks, each time by the rank that raises it most.
