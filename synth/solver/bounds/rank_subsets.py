@@ -106,7 +106,7 @@ class RankSubsets:
 
         def prove(rank: int, limit_s: float) -> tuple[ProvenBound, float]:
             known_us = self.proven_us
-            outcome = self._solve((rank,), limit_s)
+            outcome = self.alone(rank, limit_s)
             if outcome.bound_us > known_us:
                 self.proven_by[rank,] = outcome.bound_us
             return self._proven(outcome.bound_us, (rank,)), outcome.spent_s
@@ -167,6 +167,10 @@ class RankSubsets:
             return ranks
         closed_us = [self.objective.value_us(spans) for spans in rank_bounds(self.instance)]
         return sorted(ranks, key=lambda rank: -closed_us[rank])
+
+    def alone(self, rank: int, limit_s: float) -> ModelOutcome:
+        """Bound by one rank; never above the reference's value."""
+        return self._solve((rank,), limit_s)
 
     def prove(self, limit_s: float) -> TimedBounds:
         """Yield bounds from a growing set of ranks, each time by the rank that raises it most.
