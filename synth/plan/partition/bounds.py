@@ -45,6 +45,7 @@ from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.instance.stage_copy import StageCopy
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
+from synth.solver.tuning import CPSAT, DESTRUCTIVE
 
 # Sums of times that are no whole numbers are exact to so many microseconds.
 _TINY_US = 1e-3
@@ -54,13 +55,20 @@ _TINY_US = 1e-3
 class _RunBound:
     """State of the bound over all partitions in which a rank holds a run of layers.
 
-    By closed forms first, which say `closed_us`; `looked_s` is how long the exact model was
-    searched at most, and `is_final` whether that was to the end.
+    By closed forms first, which say `closed_us`. Then the exact model of the rank is asked whether
+    it keeps within some values. `attained_us` is the least that it kept, and `unanswered_us` the
+    least one without an answer, for which it had `looked_s` at most.
     """
 
     closed_us: int
+    attained_us: int = NEVER
+    unanswered_us: int = NEVER
     looked_s: float = 0.0
-    is_final: bool = False
+
+    @property
+    def open_us(self) -> int:
+        """The least value for which it need not be asked, and NEVER at first."""
+        return min(self.attained_us, self.unanswered_us)
 
 
 class RaisedBound(NamedTuple):
@@ -146,21 +154,21 @@ class PartitionBounds:
             left_s = options.time_limit_s - spent_s
             runs = list(runs_of(least.sizes))
             unknown = [run for run in runs if run not in self.run_bounds]
-            open_runs = [
-                run for run in runs if run in self.run_bounds and not self.run_bounds[run].is_final
-            ]
-            if left_s <= 0 or not (unknown or open_runs):
+            if left_s <= 0:
                 break
             if unknown:
                 for run in unknown:
                     self.close(run)
                 spent_s += PARTITION_BOUNDS.closed_form_s * len(unknown)
                 continue
-            run = min(open_runs, key=self._turn)
+            question = self._next_question(runs, least.bound_us, value_us)
+            if question is None:
+                break
+            run, within_us = question
             first_s = PARTITION_BOUNDS.first_share * options.time_limit_s
             share_s = max(first_s, 2 * self.run_bounds[run].looked_s)
             part = replace(options, time_limit_s=min(left_s, share_s), gap=0.0, workers=1)
-            spent_s += self._look_at(run, value_us, part, should_stop)
+            spent_s += self._look_at(run, within_us, value_us, part, should_stop)
         return RaisedBound(least, spent_s)
 
     def close(self, run: RankLayers) -> bool:
@@ -198,28 +206,67 @@ class PartitionBounds:
             partitions=partitions,
         )
 
-    def _turn(self, run: RankLayers) -> tuple[float, int, int]:
-        """Sort key: the least searched run first, of equals the one with the highest bound."""
-        return self.run_bounds[run].looked_s, -self.paths[run], run.rank
+    def _next_question(
+        self, runs: Collection[RankLayers], least_us: int, value_us: int
+    ) -> tuple[RankLayers, int] | None:
+        """Return a run of a path, and a value for which to ask its rank; None: nothing is open.
+
+        The run that may prove most comes first. If none is left, those that gave no answer are
+        asked again, with more effort.
+
+        Args:
+            runs: those of the path of the least bound.
+            least_us: that bound.
+            value_us: the best value found.
+        """
+        for _ in range(2):
+            values = ((run, self._value_to_ask(run, least_us, value_us)) for run in runs)
+            questions = {run: within_us for run, within_us in values if within_us is not None}
+            if questions:
+                run = max(questions, key=lambda run: (questions[run], self.paths[run], -run.rank))
+                return run, questions[run]
+            for run in runs:
+                self.run_bounds[run].unanswered_us = NEVER
+        return None
+
+    def _value_to_ask(self, run: RankLayers, least_us: int, value_us: int) -> int | None:
+        """Return the middle of what a run may prove above the least bound; None: too little."""
+        bound_us = max(self.paths[run], least_us)
+        open_us = min(value_us, self.run_bounds[run].open_us)
+        if open_us - bound_us > DESTRUCTIVE.tolerance * value_us:
+            return bound_us + (open_us - bound_us) // 2
+        return value_us - 1 if open_us == value_us > bound_us else None
 
     def _look_at(
-        self, run: RankLayers, value_us: int, options: SolveOptions, should_stop: Callable[[], bool]
+        self,
+        run: RankLayers,
+        within_us: int,
+        value_us: int,
+        options: SolveOptions,
+        should_stop: Callable[[], bool],
     ) -> float:
-        """Make the bound of the exact model of a run's rank; what that took."""
-        known = self.run_bounds[run]
-        rank_subsets = RankSubsets(
+        """Ask the exact model of a run's rank whether it keeps within a value; what that took.
+
+        A decision takes less time than the least value (see `solver.bounds.destructive`).
+        """
+        known, place = self.run_bounds[run], self._place(run)
+        of_rank = RankSubsets(
             self._instance(run),
             self.problem.objective,
             options,
             lambda: Reference(value_us, None),
             should_stop,
-            proven_us=min(self.paths[run], value_us),
         )
-        outcome = rank_subsets.alone(self._place(run), options.time_limit_s)
-        self.paths[run] = max(self.paths[run], outcome.bound_us)
-        known.looked_s = max(known.looked_s, options.time_limit_s)
-        known.is_final = outcome.optimal
-        return outcome.spent_s
+        effort_s = CPSAT.clock_s_per_deterministic_s if options.deterministic else 1.0
+        found = of_rank.decide((place,), within_us, effort_s * options.time_limit_s)
+        if found.is_refuted:
+            self.paths[run] = max(self.paths[run], within_us + 1)
+        elif found.attained_us is not None:
+            known.attained_us = min(known.attained_us, found.attained_us)
+        else:
+            known.unanswered_us = within_us
+            known.looked_s = options.time_limit_s
+        return found.spent_s / effort_s
 
     # Bounds
 

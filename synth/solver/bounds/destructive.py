@@ -4,11 +4,11 @@ Whether a set of ranks alone can keep within a value is decided sooner than its 
 found (Klein and Scholl 1999, "Computing lower bounds by destructive improvement: an application to
 resource-constrained project scheduling").
 
-1. All sets are asked for the middle of what is open, until one refutes it; if none does, the middle
-   is lower next time.
-2. That set is asked for further middles until little of its own is open.
-3. The others are asked whether they refute a little more than the bound. Most do not, and one
-   question was enough for them; one that does is the next to be asked for middles.
+1. All sets are asked for a quarter of what is open, again whenever one refutes it; if none does,
+   for less. A plan may be far from the best one, so the middle would often be asked in vain.
+2. Once some sets have refuted values and none refutes the next one, all are asked whether they
+   refute a little more than the bound. Most do not, and two questions were enough for them.
+3. One that does is asked for middles until little of its own is open.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -82,18 +82,25 @@ class DestructiveBounds:
         unanswered: set[Ranks] = set()
         open_us = max(map(self._open_us, sets))
         has_one = any(self._open_us(one) < self.value_us for one in sets)  # from an earlier run
-        while (middle_us := self._middle_us(open_us, is_least=has_one)) is not None:
+        is_fine = has_one
+        while (middle_us := self._middle_us(open_us, is_least=is_fine)) is not None:
             for one in [one for one in sets if self._open_us(one) > middle_us]:
                 if not self._goes_on:
                     return []
                 found = self._ask(one, middle_us, effort_s, unanswered)
                 if found.is_refuted:
                     yield Raised(one, self.bound_us)
-                    yield from self._raise_by(one, effort_s, unanswered)
+                    if is_fine:
+                        yield from self._raise_by(one, effort_s, unanswered)
+                    else:
+                        open_us = max(map(self._open_us, sets))
                     has_one = True
                     break
             else:
-                open_us = middle_us
+                if has_one and not is_fine:
+                    is_fine = True
+                else:
+                    open_us = middle_us
         return [one for one in sets if one in unanswered and self._open_us(one) > self.bound_us]
 
     def _raise_by(
@@ -136,6 +143,8 @@ class DestructiveBounds:
         """
         least_us = int(DESTRUCTIVE.tolerance * self.value_us)
         if open_us - self.bound_us > least_us:
-            return self.bound_us + (least_us if is_least else (open_us - self.bound_us) // 2)
+            share = DESTRUCTIVE.first_share if open_us == self.value_us else 0.5
+            rise_us = least_us if is_least else max(1, int(share * (open_us - self.bound_us)))
+            return self.bound_us + rise_us
         is_whole = open_us == self.value_us > self.bound_us
         return self.value_us - 1 if is_whole else None

@@ -129,7 +129,7 @@ class RankSubsets:
             sets,
             self.proven_us,
             self.reference().value_us,
-            self._decide,
+            self.decide,
             effort_s * limit_s,
             self.should_stop,
             self.attained_us,
@@ -140,7 +140,7 @@ class RankSubsets:
             yield self._proven(bound_us, ranks)
         return limit_s - bounds.left_s / effort_s
 
-    def _decide(self, ranks: Ranks, value_us: int, effort_s: float) -> Decision:
+    def decide(self, ranks: Ranks, value_us: int, effort_s: float) -> Decision:
         """Decide whether some ranks keep within a value."""
         began_s = time.monotonic()
         if self.instance.longest_us(self.objective, value_us) < 0:

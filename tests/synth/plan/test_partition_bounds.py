@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from itertools import combinations, pairwise
 
 import pytest
@@ -24,11 +25,15 @@ from synth.schedule.placements import placement
 from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.verify import ScheduleError, verify
 from synth.search.outcome import StoppedBy
+from synth.solver.bounds.destructive import Decision
+from synth.solver.bounds.rank_subsets import RankSubsets
+from synth.solver.cpsat.run import run as run_model
 from synth.solver.infeasibility import smallest_limit_bytes
 from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.solver import solve
+from synth.solver.tuning import DESTRUCTIVE
 from tests.sweep import sweep
 from tests.synth.effort import counted
 from tests.synth.odd_problems import RandomOrders
@@ -277,6 +282,53 @@ def test_more_time_never_lowers_a_bound_and_a_stop_ends_it_at_once() -> None:
     stopped = PartitionBounds(StageCostTable(profile), problem)
     stopped.raise_least(10**6, (), SolveOptions(60), lambda: True)
     assert stopped.run_bounds == {}
+
+
+@pytest.mark.parametrize("seed", sweep(range(40), daily=8))
+def test_questions_prove_as_much_as_the_least_values_of_all_ranks(seed: int) -> None:
+    """But for the tolerance; the least value of a rank alone is found by minimising its model."""
+    profile, problem = drawn(seed)
+    bounds = PartitionBounds(StageCostTable(profile), problem)
+    best_us = bounds.least().bound_us * 2
+
+    @cache
+    def least_us(run: RankLayers) -> int:
+        bounds.close(run)
+        closed_us = min(best_us, bounds.paths[run])
+        if closed_us == best_us:
+            return best_us
+        found = run_model(bounds.model_of(run, best_us), counted(20), 20.0)
+        return best_us if found.infeasible else max(closed_us, found.bound_us)
+
+    every = every_partition(len(profile.layers), problem.num_ranks)
+    of_all_us = min(max(map(least_us, runs_of(sizes))) for sizes in every)
+    found = bounds.raise_least(best_us, (), counted(20), lambda: False).least
+    assert min(best_us, found.bound_us) <= of_all_us
+    assert found.bound_us >= of_all_us - DESTRUCTIVE.tolerance * best_us
+
+
+def test_a_rank_that_gives_no_answer_is_asked_for_less_and_then_again_with_more_effort(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[int, float]] = []
+
+    def decide(
+        self: RankSubsets, ranks: tuple[int, ...], value_us: int, effort_s: float
+    ) -> Decision:
+        asked.append((value_us, effort_s))
+        return Decision(None, is_refuted=False, spent_s=0.2)
+
+    monkeypatch.setattr(RankSubsets, "decide", decide)
+    profile = profile_that_saves_much()
+    count = len(profile.layers)
+    problem = Problem.linear(partition_costs(profile, (1,) * count), 4, None)
+    bounds = PartitionBounds(StageCostTable(profile), problem)
+    least_us = bounds.raise_least(10**6, (), counted(0), lambda: False).least.bound_us
+    bounds.raise_least(2 * least_us, (), counted(5), lambda: False)
+    values_us, efforts_s = zip(*asked, strict=True)
+    assert values_us[:count] == (values_us[0],) * count
+    assert values_us[count] < values_us[0] in values_us[count:]
+    assert efforts_s[0] < max(efforts_s)
 
 
 def test_partitions_that_nothing_fits_in_have_no_bound() -> None:

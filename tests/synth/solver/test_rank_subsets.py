@@ -150,13 +150,13 @@ def test_the_rank_that_alone_proves_most_is_found(
     problem = replace(v_of_two(4, 2), costs=costs.replace(stages=stages))
     bounds = RankSubsets.of(setting_of(problem, 50_000))
     asked: list[tuple[int, ...]] = []
-    decide = bounds._decide
+    decide = bounds.decide
 
     def noted(ranks: tuple[int, ...], value_us: int, effort_s: float) -> Decision:
         asked.append(ranks)
         return decide(ranks, value_us, effort_s)
 
-    monkeypatch.setattr(bounds, "_decide", noted)
+    monkeypatch.setattr(bounds, "decide", noted)
     proven = list(bounds.one_by_one(5.0))
     assert asked[0] == (1,) and set(asked) == {(0,), (1,)}
     assert {one.certificate.ranks for one in proven} == {(1,)}
