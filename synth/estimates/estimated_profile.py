@@ -254,12 +254,17 @@ class Estimator:
         """The states of a kind of layer on a rank."""
         return self._memory.of(kind)[0]
 
+    @property
+    def boundary_bytes(self) -> int:
+        """The output of a layer with a micro-batch, and so the input of the next one."""
+        return self._memory.boundary
+
     def _part(self, kind: str) -> "_Part":
         states, held = self._memory.of(kind)
         ops = LayerOps(self.shape, self.layout, self.software, self.device.ranks_per_node)
         is_end = kind in _ENDS
         work = ops.of(kind)
-        boundary = self._memory.boundary
+        boundary = self.boundary_bytes
         parts = {role: parts_of(work.by_role[role], self.device, self.software) for role in Role}
         repeated = () if is_end else ops.recomputed(kind, work)
         again = parts_of(repeated, self.device, self.software)

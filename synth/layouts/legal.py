@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import product
+from itertools import groupby, product
 
 from synth.errors import SynthError
 from synth.estimates.layout import AttentionKernel, Layout, Recompute, Sharding
@@ -28,6 +28,12 @@ def legal_layouts(question: LayoutQuestion) -> Iterator[RunLayout]:
                 with suppress(SynthError):  # the model or the runtime does not admit the sizes
                     question.check_groups(groups, ranks)
                     yield from _with_rounds(question, groups, ranks)
+
+
+def alike_layouts(question: LayoutQuestion) -> Iterator[list[RunLayout]]:
+    """Yield the legal layouts in lists of those with the same groups and ranks."""
+    every = groupby(legal_layouts(question), lambda one: (one.groups, one.ranks))
+    yield from (list(alike) for _, alike in every)
 
 
 def _groups(

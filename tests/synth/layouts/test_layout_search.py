@@ -10,8 +10,9 @@ from synth.layouts import search as search_module
 from synth.layouts.answer import LayoutAnswer, kind_of
 from synth.layouts.judge import LayoutJudge
 from synth.layouts.judged import JudgedLayout
-from synth.layouts.legal import legal_layouts
+from synth.layouts.legal import alike_layouts, legal_layouts
 from synth.layouts.named_layout import read_layout
+from synth.layouts.quick_bounds import QuickBounds, Waiting
 from synth.layouts.search import LayoutSearch
 from synth.layouts.tuning import LayoutSearchTuning
 from tests.sweep import sweep
@@ -74,23 +75,68 @@ def test_without_time_not_all_layouts_are_bounded() -> None:
     assert (answer.best, answer.bound_us, answer.is_complete) == (None, None, False)
 
 
-def test_a_layout_is_judged_before_all_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    early = LayoutSearchTuning(first_share=0.0, bounded_at_once=10)
+def test_a_layout_is_judged_before_all_have_closer_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    early = LayoutSearchTuning(first_bounded=1, bounded_at_once=2)
     monkeypatch.setattr(search_module, "LAYOUT_SEARCH", early)
     question, stop = random_question(0).within(None), threading.Event()
     found = LayoutSearch(question, _LONG_S, stop=stop)
-    judged_at: list[int] = []
+    waiting_at: list[int] = []
     add = found._add
 
     def adding(judged: JudgedLayout) -> None:
-        judged_at.append(found.answer.bounded)
+        waiting_at.append(len(found._waiting))
         add(judged)
         stop.set()
 
     monkeypatch.setattr(found, "_add", adding)
     answer = found.run()
     assert answer.best is not None
-    assert judged_at[0] < answer.legal
+    assert waiting_at[0] > 0
+
+
+def test_a_search_that_ends_with_few_closer_bounds_has_a_bound_over_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    early = LayoutSearchTuning(first_bounded=1, bounded_at_once=2)
+    monkeypatch.setattr(search_module, "LAYOUT_SEARCH", early)
+    question, stop = random_question(0).within(None), threading.Event()
+    found = LayoutSearch(question, _LONG_S, stop=stop)
+
+    def stopping(text: str, answer: LayoutAnswer) -> None:
+        if answer.best is not None:
+            stop.set()
+
+    found.on_progress = stopping
+    answer = found.run()
+    assert found._waiting and answer.bound_us is not None
+    quick = [QuickBounds(question).of(alike) for alike in alike_layouts(question)]
+    waiting = [one.bound_us for one in quick if isinstance(one, Waiting)]
+    assert min(waiting) <= answer.bound_us
+
+
+def test_of_layouts_that_cannot_fit_the_closest_is_told() -> None:
+    """Every rank holds a whole layer at least, so no limit below the largest layer is kept."""
+    question = random_question(1)
+    limit = 10**6
+    answer = LayoutSearch(question.within(limit), _LONG_S).run()
+    assert answer.best is None and answer.unfit == answer.legal
+    unfit = answer.closest_unfit
+    assert unfit is not None and unfit.least_bytes > limit
+    quick = QuickBounds(question)
+    assert unfit.least_bytes == min(
+        quick.least_bytes(one.groups, one.ranks) for one in legal_layouts(question)
+    )
+
+
+def test_of_layouts_that_may_fit_the_closest_schedule_is_told() -> None:
+    question = random_question(1)
+    quick = QuickBounds(question)
+    legal = list(legal_layouts(question))
+    limit = round(1.001 * min(quick.least_bytes(one.groups, one.ranks) for one in legal))
+    answer = LayoutSearch(question.within(limit), _LONG_S).run()
+    assert answer.best is None and answer.unfit < answer.legal
+    assert answer.closest_judged is not None
+    assert max(answer.closest_judged.peaks_bytes) > limit
 
 
 @pytest.mark.slow
