@@ -13,7 +13,7 @@ from synth.layouts.search import NamedLayout
 from synth.records.record import describe
 from synth.units import shown
 
-_SIZES = ("tp", "cp", "ep", "pp", "dp", "mbs", "vp")
+_SIZES = ("tp", "cp", "ep", "etp", "pp", "dp", "mbs", "vp")
 _WORDS = ("sharding", "recompute", "schedule")
 _COUNT = re.compile(r"[1-9]\d{0,8}")
 
@@ -40,6 +40,7 @@ def read_layout(text: str, question: LayoutQuestion) -> NamedLayout:
             tensor=sizes["tp"],
             context=sizes["cp"],
             expert=sizes["ep"],
+            expert_tensor=sizes["etp"],
             data=sizes["dp"],
             precision=question.precision,
             sharding=Sharding(given.get("sharding", Sharding.ZERO1)),

@@ -31,7 +31,7 @@ class RunLayout:
 
     @property
     def gpus(self) -> int:
-        """Devices, with parallel folding: experts are shared by ranks of the other groups."""
+        """Devices; experts are shared and divided by ranks of the other groups."""
         groups = self.groups
         return groups.tensor * groups.context * groups.data * self.ranks
 
@@ -43,6 +43,7 @@ class RunLayout:
             "tp": groups.tensor,
             "cp": groups.context,
             "ep": groups.expert,
+            "etp": groups.expert_tensor,
             "pp": self.ranks,
             "dp": groups.data,
             "mbs": groups.micro_batch_size,

@@ -116,6 +116,7 @@ class LayoutSearch:
         every = list(alike_layouts(self.question))
         self.answer.legal = sum(map(len, every))
         random.Random(self.seed).shuffle(every)
+        every.sort(key=lambda alike: alike[0].groups.expert_tensor)  # divided experts win seldom
         for number, alike in enumerate(every):
             is_time = number % LAYOUT_SEARCH.bounded_at_once == 1
             if is_time and self._is_late(LAYOUT_SEARCH.list_share):
