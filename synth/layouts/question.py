@@ -145,6 +145,7 @@ class LayoutQuestion:
             )
         if groups.sharding is Sharding.FSDP and layout.ranks > 1:
             raise SynthError(
-                f"{layout.words} has FSDP with a pipeline, which is not estimated; give "
-                f"sharding=zero1, or pp=1"
+                f"{layout.words} has FSDP with a pipeline, beside which PyTorch's FSDP2 keeps "
+                f"parameters gathered and gradients whole until the last backward, as "
+                f"sharding=zero1 does; give that, or pp=1"
             )
