@@ -60,7 +60,7 @@ def held_by_one_rank(rank: int, world_size: int) -> list[tuple[int, int, int, in
 def test_parameters_stay_gathered_and_gradients_whole_until_the_last_backward(
     data: int, pool: Any
 ) -> None:
-    """2 + 4 bytes a parameter stay whole; float32 parameters are parts, and gradients at the end."""
+    """Whole stay 2 + 4 bytes a parameter; float32 parameters are parts, then gradients, too."""
     elements = WIDTH * WIDTH
     part = 4 * elements // data
     for seen in pool.run(held_by_one_rank, data):
