@@ -12,6 +12,7 @@ from synth.layouts.judge import LayoutJudge
 from synth.layouts.judged import JudgedLayout
 from synth.layouts.legal import alike_layouts, legal_layouts
 from synth.layouts.named_layout import read_layout
+from synth.layouts.question import RunLayout
 from synth.layouts.quick_bounds import QuickBounds, Waiting
 from synth.layouts.search import LayoutSearch
 from synth.layouts.tuning import LayoutSearchTuning
@@ -43,6 +44,37 @@ def test_it_is_never_worse_than_judging_every_layout(
     assert answer.is_complete
     assert answer.best.us <= least_us
     assert answer.bound_us <= least_us * (1 + 1e-9)
+
+
+class QuickJudge(LayoutJudge):
+    """Judges by the first published schedule alone, on the first partition."""
+
+    def best(
+        self, layout: RunLayout, below_us: float | None = None, name: str | None = None
+    ) -> JudgedLayout | None:
+        first = next(iter(self._names(layout)), None)
+        return None if first is None else super().best(layout, below_us, name or first)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", sweep(range(200), daily=10))
+def test_no_layout_that_is_left_out_is_better(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the bounds, the guesses and their order: with all layouts judged by one schedule."""
+    monkeypatch.setattr(judge_module, "LAYOUT_SEARCH", LayoutSearchTuning(cuts_s=0, family_s=0))
+    monkeypatch.setattr(search_module, "LayoutJudge", QuickJudge)
+    monkeypatch.setattr(
+        search_module, "LAYOUT_SEARCH", LayoutSearchTuning(first_bounded=20, bounded_at_once=3)
+    )
+    question = random_question(seed)
+    answer = LayoutSearch(question, _LONG_S, seed=seed).run()
+    judge = QuickJudge(question)
+    every = [judge.best(layout) for layout in legal_layouts(question)]
+    fitting = [one.us for one in every if one is not None and one.fits]
+    assert (answer.best is not None) == bool(fitting)
+    if answer.best is not None:
+        assert answer.is_complete and answer.bound_us is not None
+        assert answer.best.us <= min(fitting)
+        assert answer.bound_us <= min(fitting) * (1 + 1e-9)
 
 
 def test_a_stopped_search_keeps_the_best_so_far() -> None:
