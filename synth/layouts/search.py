@@ -115,11 +115,12 @@ class LayoutSearch:
         quick = QuickBounds(self.question)
         every = list(alike_layouts(self.question))
         self.answer.legal = sum(map(len, every))
+        # If there is no time for all, those with whole experts come first.
         random.Random(self.seed).shuffle(every)
-        every.sort(key=lambda alike: alike[0].groups.expert_tensor)  # divided experts win seldom
+        every.sort(key=lambda alike: alike[0].groups.expert_tensor)
         for number, alike in enumerate(every):
-            is_time = number % LAYOUT_SEARCH.bounded_at_once == 1
-            if is_time and self._is_late(LAYOUT_SEARCH.list_share):
+            is_between = number and number % LAYOUT_SEARCH.bounded_at_once == 0
+            if is_between and self._is_late(LAYOUT_SEARCH.list_share):
                 break
             found = quick.of(alike)
             self.answer.bounded += len(alike)
@@ -134,9 +135,11 @@ class LayoutSearch:
     def _bound(self, until_share: float) -> None:
         """Bound the layouts that look best, as long as there is time and they may be the best.
 
-        Some layouts are judged before, as soon as enough have a bound to choose from.
+        Some are bounded in any case, and some judged as soon as enough are to choose from.
         """
-        while self._can_win_unbounded() and not self._is_late(until_share):
+        while self._can_win_unbounded() and not self.stop.is_set():
+            if self._bounded and self._is_late(until_share):
+                break
             batch = [self._waiting.pop() for _ in self._waiting[-LAYOUT_SEARCH.bounded_at_once :]]
             layouts = chain.from_iterable(one.layouts for one in batch)
             self._keep_bounds(bounded_layouts(self.question, layouts))
@@ -207,7 +210,7 @@ class LayoutSearch:
                     return
                 if best is None or bounded.bound_us < best.us:
                     self._judge(judge, bounded.layout, None if best is None else best.us)
-            self._bound(LAYOUT_SEARCH.judge_share)
+            self._bound(1.0 if self.answer.best is None else LAYOUT_SEARCH.judge_share)
         is_whole = self._are_all_listed and not self._can_win_unbounded()
         self.answer.is_complete = is_whole and not self.stop.is_set()
 

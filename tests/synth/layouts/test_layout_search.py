@@ -126,6 +126,16 @@ def test_a_layout_is_judged_before_all_have_closer_bounds(monkeypatch: pytest.Mo
     assert waiting_at[0] > 0
 
 
+def test_a_search_that_listed_for_all_its_time_still_finds_a_layout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    late = LayoutSearchTuning(list_share=0, bound_share=0, judge_share=0, bounded_at_once=1)
+    monkeypatch.setattr(search_module, "LAYOUT_SEARCH", late)
+    answer = LayoutSearch(random_question(0), _LONG_S).run()
+    assert 0 < answer.bounded < answer.legal
+    assert answer.best is not None and not answer.is_complete
+
+
 def test_a_search_that_ends_with_few_closer_bounds_has_a_bound_over_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
