@@ -110,7 +110,10 @@ class LayoutSearch:
         return self.stop.is_set() or time.monotonic() - self._began > share * self.limit_s
 
     def _list_layouts(self) -> None:
-        """Give each legal layout a quick bound, and order them by about their best steps."""
+        """Give each legal layout a quick bound, and order them by about their best steps.
+
+        Of the first ones, which are drawn at random, one is judged at once.
+        """
         self.on_progress("listing layouts", self.answer)
         quick = QuickBounds(self.question)
         every = list(alike_layouts(self.question))
@@ -128,9 +131,22 @@ class LayoutSearch:
                 self._waiting.append(found)
             else:
                 self._keep_bounds(found)
-        self._waiting.sort(key=lambda one: one.guess_us, reverse=True)
+            if number + 1 == LAYOUT_SEARCH.first_listed:
+                self._order_waiting()
+                self._bound_first()
+                self._judge_first()
+        self._order_waiting()
         self._are_all_listed = self.answer.bounded == self.answer.legal
         self._update_bound()
+
+    def _order_waiting(self) -> None:
+        self._waiting.sort(key=lambda one: one.guess_us, reverse=True)
+
+    def _bound_first(self) -> None:
+        """Bound the layouts that look best."""
+        batch = [self._waiting.pop() for _ in self._waiting[-LAYOUT_SEARCH.bounded_at_once :]]
+        layouts = chain.from_iterable(one.layouts for one in batch)
+        self._keep_bounds(bounded_layouts(self.question, layouts))
 
     def _bound(self, until_share: float) -> None:
         """Bound the layouts that look best, as long as there is time and they may be the best.
@@ -140,9 +156,7 @@ class LayoutSearch:
         while self._can_win_unbounded() and not self.stop.is_set():
             if self._bounded and self._is_late(until_share):
                 break
-            batch = [self._waiting.pop() for _ in self._waiting[-LAYOUT_SEARCH.bounded_at_once :]]
-            layouts = chain.from_iterable(one.layouts for one in batch)
-            self._keep_bounds(bounded_layouts(self.question, layouts))
+            self._bound_first()
             if self.answer.best is None and len(self._bounded) >= LAYOUT_SEARCH.first_bounded:
                 self._judge_first()
         self._update_bound()

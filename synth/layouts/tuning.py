@@ -21,6 +21,8 @@ class LayoutSearchTuning:
     # Shares of the time limit until which layouts get a quick bound, and a closer one.
     list_share: float = 0.4
     bound_share: float = 0.45
+    # Groups and ranks with a quick bound of which the best ones are judged before all others.
+    first_listed: int = 400
     # Layouts with a closer bound of which the first ones are judged before others get theirs, and
     # how many are.
     first_bounded: int = 100

@@ -126,6 +126,18 @@ def test_a_layout_is_judged_before_all_have_closer_bounds(monkeypatch: pytest.Mo
     assert waiting_at[0] > 0
 
 
+def test_a_layout_is_judged_before_all_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_module, "LAYOUT_SEARCH", LayoutSearchTuning(first_listed=3))
+    question, found = random_question(0).within(None), list[tuple[int, int]]()
+
+    def on_progress(text: str, answer: LayoutAnswer) -> None:
+        found.append((answer.judged, answer.bounded))
+
+    answer = LayoutSearch(question, _LONG_S, on_progress=on_progress).run()
+    judged_before_all = [judged for judged, bounded in found if bounded < answer.legal]
+    assert len(judged_before_all) > 1 and answer.bounded == answer.legal
+
+
 def test_a_search_that_listed_for_all_its_time_still_finds_a_layout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
