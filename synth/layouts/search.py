@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from heapq import nsmallest
 from itertools import chain
 from typing import NamedTuple, Protocol
 
@@ -135,6 +136,7 @@ class LayoutSearch:
                 self._order_waiting()
                 self._bound_first()
                 self._judge_first()
+                self.on_progress("listing the other layouts", self.answer)
         self._order_waiting()
         self._are_all_listed = self.answer.bounded == self.answer.legal
         self._update_bound()
@@ -143,8 +145,12 @@ class LayoutSearch:
         self._waiting.sort(key=lambda one: one.guess_us, reverse=True)
 
     def _bound_first(self) -> None:
-        """Bound the layouts that look best."""
+        """Bound the layouts that look best, and those with the least quick bounds, which count."""
         batch = [self._waiting.pop() for _ in self._waiting[-LAYOUT_SEARCH.bounded_at_once :]]
+        least = nsmallest(LAYOUT_SEARCH.bounded_at_once, self._waiting, lambda one: one.bound_us)
+        for one in least:
+            self._waiting.remove(one)
+        batch += least
         layouts = chain.from_iterable(one.layouts for one in batch)
         self._keep_bounds(bounded_layouts(self.question, layouts))
 
@@ -245,8 +251,7 @@ class LayoutSearch:
 
     def _solve_best(self) -> None:
         """Give the best layouts to the solver, each an equal part of the time that is left."""
-        chosen = [one for one in self.answer.ranked if one.layout.ranks > 1]
-        chosen = chosen[: LAYOUT_SEARCH.solved]
+        chosen = self._to_solve()
         for number, judged in enumerate(chosen):
             left_s = self._began + LAYOUT_SEARCH.solve_share * self.limit_s - time.monotonic()
             limit_s = left_s / (len(chosen) - number)
@@ -257,6 +262,15 @@ class LayoutSearch:
                 solved = self.solve(judged, limit_s, self.stop)
                 if solved is not None and self._is_of_runtime(judged, solved.plan):
                     self._add(self._with_plan(judged, solved))
+
+    def _to_solve(self) -> list[JudgedLayout]:
+        """The best layouts with a pipeline; one and several stages per rank are among them."""
+        ranked = [one for one in self.answer.ranked if one.layout.ranks > 1]
+        listed = ranked[: LAYOUT_SEARCH.solved]
+        has_several = {one.layout.rounds > 1 for one in listed}
+        others = (one for one in ranked if (one.layout.rounds > 1) not in has_several)
+        other = next((one for one in others if one.bound_us < ranked[0].us), None)
+        return listed if other is None else [*listed[:-1], other]
 
     def _is_of_runtime(self, judged: JudgedLayout, plan: Plan) -> bool:
         """True if the runtime has options for the layers that a plan recomputes."""

@@ -27,7 +27,8 @@ class LayoutSearchTuning:
     # how many are.
     first_bounded: int = 100
     first_judged: int = 4
-    # So many groups and ranks are bounded at once, between looks at the clock.
+    # So many groups and ranks are bounded at once, between looks at the clock: of those that look
+    # best, and of those with the least quick bounds.
     bounded_at_once: int = 10
     # Shares of the time limit until which layouts are judged that may be the best, then those of
     # other kinds, and until which the best are solved.

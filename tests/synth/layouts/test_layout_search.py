@@ -1,6 +1,7 @@
 """The search for a layout: as good as judging all, its bound below all, and stopped at any time."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -138,6 +139,22 @@ def test_a_layout_is_judged_before_all_are_listed(monkeypatch: pytest.MonkeyPatc
     assert len(judged_before_all) > 1 and answer.bounded == answer.legal
 
 
+def test_the_least_quick_bounds_become_closer_before_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    few = LayoutSearchTuning(bounded_at_once=2, first_listed=10**6)
+    monkeypatch.setattr(search_module, "LAYOUT_SEARCH", few)
+    search = LayoutSearch(random_question(4).within(None), _LONG_S)
+    search._list_layouts()
+    by_guess = search._waiting[-2:]
+    least = sorted(search._waiting[:-2], key=lambda one: one.bound_us)[:2]
+    search._bound_first()
+    assert not any(one in search._waiting for one in (*by_guess, *least))
+    closer = {one.layout.words: one.bound_us for one in search._bounded}
+    for one in least:
+        assert all(closer[layout.words] >= one.bound_us for layout in one.layouts)
+
+
 def test_a_search_that_listed_for_all_its_time_still_finds_a_layout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -191,6 +208,30 @@ def test_of_layouts_that_may_fit_the_closest_schedule_is_told() -> None:
     assert answer.best is None and answer.unfit < answer.legal
     assert answer.closest_judged is not None
     assert max(answer.closest_judged.peaks_bytes) > limit
+
+
+@pytest.mark.parametrize(
+    ("judged", "solved"),
+    [
+        ([(4, 2, 10), (4, 3, 11), (4, 4, 12), (4, 1, 13)], [2, 3, 1]),
+        ([(4, 1, 10), (4, 1, 11), (1, 1, 12), (4, 1, 12), (2, 4, 13)], [1, 1, 4]),
+        ([(4, 2, 10), (4, 1, 11), (4, 3, 12), (4, 1, 13)], [2, 1, 3]),
+        ([(4, 2, 10), (4, 3, 11), (4, 4, 12), (4, 1, 30)], [2, 3, 4]),  # its bound is 15
+        ([(1, 1, 10)], []),
+    ],
+)
+def test_the_solver_gets_layouts_with_one_and_with_several_stages_per_rank(
+    judged: list[tuple[int, int, int]], solved: list[int]
+) -> None:
+    """Ranks, stages per rank and steps of those judged, best first; a bound is half a step."""
+    search = LayoutSearch(random_question(0), _LONG_S)
+    search.answer.ranked = [
+        SimpleNamespace(  # type: ignore[misc]
+            layout=SimpleNamespace(ranks=ranks, rounds=rounds), us=us, bound_us=us / 2
+        )
+        for ranks, rounds, us in judged
+    ]
+    assert [one.layout.rounds for one in search._to_solve()] == solved
 
 
 @pytest.mark.slow
