@@ -151,9 +151,10 @@ class LayoutJudge:
         search = searches.of(name, where)
         found = search.plain()
         may_recompute = recomputes_layers(self.question.allowed.runtime, layout.groups)
-        if may_recompute and self.question.cap_bytes is not None and not found.score.fits:
+        if may_recompute and self.question.cap_bytes is not None:
             watch.begin(LAYOUT_SEARCH.family_s)
-            found = search.with_few_layers(found) or found
+            with_layers = search.with_layers if found.score.fits else search.with_few_layers
+            found = with_layers(found) or found
         sizes, layers = found.variant.sizes, found.recomputed_layers
         busiest_us = searches.costs.least_work_us(sizes, layers, where, 1)
         held = layers_of_ranks(sizes, where)

@@ -17,6 +17,7 @@ from synth.layouts.question import RunLayout
 from synth.layouts.quick_bounds import QuickBounds, Waiting
 from synth.layouts.search import LayoutSearch
 from synth.layouts.tuning import LayoutSearchTuning
+from synth.plan.published.best_variant import BestVariant
 from tests.sweep import sweep
 from tests.synth.layouts.random_questions import random_question
 
@@ -76,6 +77,21 @@ def test_no_layout_that_is_left_out_is_better(seed: int, monkeypatch: pytest.Mon
         assert answer.is_complete and answer.bound_us is not None
         assert answer.best.us <= min(fitting)
         assert answer.bound_us <= min(fitting) * (1 + 1e-9)
+
+
+def test_layers_are_recomputed_also_where_an_uneven_partition_would_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Memory makes the partition uneven; with a layer recomputed it is even, and faster."""
+    monkeypatch.setattr(judge_module, "LAYOUT_SEARCH", NO_CLOCK)
+    question = random_question(44)
+    layout = read_layout("tp=2,pp=4,mbs=4", question).layout
+    chosen = LayoutJudge(question).best(layout, name="1f1b")
+    monkeypatch.setattr(BestVariant, "with_layers", lambda self, plain: None)
+    uneven = LayoutJudge(question).best(layout, name="1f1b")
+    assert chosen is not None and uneven is not None and uneven.fits
+    assert (chosen.recomputed, uneven.recomputed) == (1, 0)
+    assert chosen.us < uneven.us
 
 
 def test_a_stopped_search_keeps_the_best_so_far() -> None:
