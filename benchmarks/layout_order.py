@@ -21,6 +21,9 @@ from synth.estimates.published import PROGRAM, PublishedRun, published_runs
 
 _DIFFERENT = 1.05
 
+# Sources whose runs differ in layout or schedule alone.
+_FAMILIES = ("simumax", "zero-bubble", "torchtitan", "megatron-moe")
+
 # What pairs of the same release and recipe of precision differ in.
 _ALIKE = ("layout", "schedule")
 
@@ -38,27 +41,36 @@ class _Rated(NamedTuple):
 def main() -> int:
     """Print the pairs in order by source, and the regrets."""
     found: dict[tuple[str, str, str], list[bool]] = defaultdict(list)
-    regrets = []
+    regrets: dict[str, list[float]] = defaultdict(list)
     for (stack, device), rated in _groups():
         for kind, is_in_order in _pairs(rated):
             found[stack, device, kind].append(is_in_order)
         if len({(one.layout, one.schedule) for one in rated}) > 1:
             best_us = min(one.measured_us for one in rated)
-            regrets.append(min(rated).measured_us / best_us - 1)
+            regrets[stack].append(min(rated).measured_us / best_us - 1)
     print("| source | device | differ in | pairs | in order |\n|---|---|---|---|---|")
     for (stack, device, kind), pairs in found.items():
         print(f"| {stack} | {device} | {kind} | {len(pairs)} | {sum(pairs)} |")
     every = [each for pairs in found.values() for each in pairs]
-    alike = [each for key, pairs in found.items() if key[2] in _ALIKE for each in pairs]
+    alike = {key: pairs for key, pairs in found.items() if key[2] in _ALIKE}
+    same = [each for pairs in alike.values() for each in pairs]
+    named = [each for key, pairs in alike.items() if key[0] in _FAMILIES for each in pairs]
     print(
-        f"{sum(every)} of {len(every)} pairs in order, of the same release and recipe {sum(alike)} "
-        f"of {len(alike)}"
+        f"{sum(named)} of {len(named)} pairs in order in {', '.join(_FAMILIES)}, "
+        f"{_regret_words([each for name in _FAMILIES for each in regrets[name]])}"
     )
     print(
+        f"{sum(every)} of {len(every)} pairs in order, of the same release and recipe {sum(same)} "
+        f"of {len(same)}, {_regret_words([each for own in regrets.values() for each in own])}"
+    )
+    return 0
+
+
+def _regret_words(regrets: Sequence[float]) -> str:
+    return (
         f"regret of {len(regrets)} choices: mean {statistics.fmean(regrets):.1%}, median "
         f"{statistics.median(regrets):.1%}, largest {max(regrets):.1%}"
     )
-    return 0
 
 
 def _groups() -> Iterator[tuple[tuple[str, str], Sequence[_Rated]]]:

@@ -20,6 +20,7 @@ def estimate(
     sp: bool = True,
     cp: int = 1,
     ep: int = 1,
+    etp: int = 1,
     dp: int | None = None,
     dtype: str = "bf16",
     optimizer: str = "adamw+master+float32-gradients",
@@ -40,7 +41,9 @@ def estimate(
         sp: sequence parallelism beside it.
         cp: ranks that share the tokens of a sequence.
         ep: ranks that share the experts, of those of `tp`, `cp` and `dp` together.
-        dp: ranks with other samples that share the optimizer state; None: as many as `ep` needs.
+        etp: ranks that divide each expert.
+        dp: ranks with other samples that share the optimizer state; None: as many as `ep` and `etp`
+            need.
         dtype: of the factors of matrices: bf16, fp8 or fp4.
         optimizer: with the dtypes of its state.
         sharding: what the ranks of `dp` and `cp` share: none, zero1 or fsdp.

@@ -139,6 +139,8 @@ class Estimator:
     def _unusual(self) -> Iterator[str]:
         """Words for what is otherwise than in a named profile."""
         layout = self.layout
+        if layout.expert_tensor > 1:
+            yield f"etp{layout.expert_tensor}"
         if layout.data != max(1, layout.expert // (layout.tensor * layout.context)):
             yield f"dp{layout.data}"
         if layout.tensor > 1 and not layout.sequence:
@@ -174,12 +176,16 @@ class Estimator:
         """The devices that a rank is; None: one, beside no other pipeline."""
         layout = self.layout
         sizes = (layout.tensor, layout.context, layout.expert, layout.data)
-        if max(sizes) == 1:
+        if max(*sizes, layout.expert_tensor) == 1:
             return None
         tensor, context, expert, data = sizes
-        sequence = layout.sequence and tensor > 1
         return DeviceGroup(
-            tensor=tensor, sequence=sequence, context=context, expert=expert, data=data
+            tensor=tensor,
+            sequence=layout.sequence and tensor > 1,
+            context=context,
+            expert=expert,
+            expert_tensor=None if self.shape.experts is None else layout.expert_tensor,
+            data=data,
         )
 
     def _estimate(self, totals: Parts) -> Estimate:
@@ -253,12 +259,17 @@ class Estimator:
         """The states of a kind of layer on a rank."""
         return self._memory.of(kind)[0]
 
+    @property
+    def boundary_bytes(self) -> int:
+        """The output of a layer with a micro-batch, and so the input of the next one."""
+        return self._memory.boundary
+
     def _part(self, kind: str) -> "_Part":
         states, held = self._memory.of(kind)
         ops = LayerOps(self.shape, self.layout, self.software, self.device.ranks_per_node)
         is_end = kind in _ENDS
         work = ops.of(kind)
-        boundary = self._memory.boundary
+        boundary = self.boundary_bytes
         parts = {role: parts_of(work.by_role[role], self.device, self.software) for role in Role}
         repeated = () if is_end else ops.recomputed(kind, work)
         again = parts_of(repeated, self.device, self.software)
@@ -273,7 +284,7 @@ class Estimator:
         passed = 0 if kind == "head" else boundary
         back = 0 if kind == "embedding" else boundary
         layer = LayerProfile(
-            time_us={op: Timing.exactly(us) for op, us in times.items()},
+            time_us={op: Timing.exactly(round(us, 3)) for op, us in times.items()},
             parameter_bytes=states.parameter_bytes,
             gradient_bytes=states.gradient_bytes,
             optimizer_bytes=states.optimizer_bytes + states.cast_bytes,
@@ -294,7 +305,8 @@ class Estimator:
         if is_full:
             layer = recomputed(layer)
             parts[Role.B] += again
-        layer = self._with_gathering(layer, states)
+        if self.layout.sharding is Sharding.FSDP:
+            layer = self._with_gathering(layer, states)
         if not is_full:
             host_us = self.software.host_us if kind in ("moe_block", "mtp") else 0.0
             layer = with_pair(layer, work, self.device, self.factors, host_us)
@@ -319,11 +331,9 @@ class Estimator:
 
         Parameters are gathered before F and before B, and W's gradients are reduced.
         """
-        gather_us = reduce_us = 0.0
-        if self.layout.sharding is Sharding.FSDP:
-            gather_us = self.exchange_us(ExchangeKind.ALL_GATHER, 2.0, (states,))
-            reduced = self.reduced_bytes
-            reduce_us = self.exchange_us(ExchangeKind.REDUCE_SCATTER, reduced, (states,))
+        gather_us = self.exchange_us(ExchangeKind.ALL_GATHER, 2.0, (states,))
+        reduced = self.reduced_bytes
+        reduce_us = self.exchange_us(ExchangeKind.REDUCE_SCATTER, reduced, (states,))
         beside_us = {kind: gather_us for kind in (OpKind.F, OpKind.R, OpKind.B)}
         beside_us[OpKind.W] = reduce_us
         beside_us[OpKind.BW] = gather_us + reduce_us
@@ -349,7 +359,7 @@ class Estimator:
         )
         groups = (
             layout.group(layout.state_ranks, layout.tensor, node),
-            layout.group(layout.expert_state_ranks, layout.expert, node),
+            layout.group(layout.expert_state_ranks, layout.expert_ranks, node),
         )
         calls = (
             GroupExchange(kind, element_bytes * number, *group)

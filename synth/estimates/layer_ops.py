@@ -256,26 +256,35 @@ class LayerOps:
         self._pointwise(work, forward, forward + 2.0 * tokens * inner, 1)
 
     def _experts(self, work: Work) -> None:
-        """Router, exchange, and the matrices of this rank's experts."""
+        """Router, exchange, and the matrices of this rank's experts.
+
+        The ranks that divide an expert gather their tokens, and add up their parts of the result.
+        """
         shape, layout, experts = self.shape, self.layout, self.shape.experts
         assert experts is not None
         own = layout.tokens / layout.tensor
-        rows = own * experts.per_token
+        sent, parts = own * experts.per_token, layout.expert_tensor
+        rows, width = sent * parts, experts.ffn // parts
         groups = experts.count // layout.expert
         each = max(1.0, rows * layout.expert / experts.count)
-        inner = (2 if shape.gated else 1) * experts.ffn
+        inner = (2 if shape.gated else 1) * width
         work.matrix(own, experts.count, shape.hidden, "bfloat16")
         work.matrix(each, inner, shape.hidden, self._dtype, groups)
-        work.matrix(each, shape.hidden, experts.ffn, self._dtype, groups)
-        self._activation(work, rows, inner, experts.ffn)
-        self._casts(work, rows * (shape.hidden + experts.ffn))
+        work.matrix(each, shape.hidden, width, self._dtype, groups)
+        self._activation(work, rows, inner, width)
+        self._casts(work, rows * (shape.hidden + width))
         # Sorting by expert before and adding up after, each read and written.
-        moved = rows * shape.hidden * _BF16
-        self._pointwise(work, 4 * moved, 4 * moved, 6)
-        group = layout.group(layout.expert, 1, self.ranks_per_node)
+        row = shape.hidden * _BF16
+        self._pointwise(work, 4 * rows * row, 4 * rows * row, 6)
+        moved = sent * row
+        group = layout.group(layout.expert, parts, self.ranks_per_node)
         copies = experts.per_token if self.software.sends_once else 1
         shown = (1 - self.software.hidden_experts) * moved
         work.both([GroupExchange(ExchangeKind.ALL_TO_ALL, shown, *group, copies)] * 2)
+        if parts > 1:
+            within = layout.group(parts, 1, self.ranks_per_node)
+            kinds = (ExchangeKind.ALL_GATHER, ExchangeKind.REDUCE_SCATTER)
+            work.both(GroupExchange(kind, rows * row, *within) for kind in kinds)
 
     def _tensor_exchange(self, work: Work) -> None:
         """The exchanges of tensor parallelism before and after a pair of matrices."""

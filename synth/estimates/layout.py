@@ -2,9 +2,9 @@
 
 from enum import StrEnum
 from math import ceil, gcd
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from synth.errors import SynthError
 from synth.estimates.model_shape import ModelShape
@@ -106,8 +106,9 @@ class Layout(Record):
         tensor: ranks of tensor parallelism, and `sequence`: with sequence parallelism, which
             splits what is between the matrices (Korthikanti et al. 2022, arXiv 2205.05198).
         context: ranks that share the tokens of a sequence.
-        expert: ranks that share the experts; a part of the ranks of `tensor`, `context` and `data`
-            together, as in Megatron-LM's parallel folding.
+        expert: ranks that share the experts, and `expert_tensor`: ranks that divide each of them.
+            Both are ranks of `tensor`, `context` and `data` together, which attention and experts
+            group differently: Megatron Core's parallel folding (arXiv 2504.14960).
         data: ranks that train other samples, and share what `sharding` says.
     """
 
@@ -117,10 +118,19 @@ class Layout(Record):
     sequence: bool = True
     context: _Size = 1
     expert: _Size = 1
+    expert_tensor: _Size = 1
     data: _Size = 1
     precision: Precision = Precision.BF16
     sharding: Sharding = Sharding.ZERO1
     recompute: Recompute = Recompute.NONE
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what is as in earlier versions: experts that are whole on their ranks."""
+        fields: dict[str, Any] = handler(self)
+        if self.expert_tensor == 1:
+            fields.pop("expert_tensor", None)
+        return fields
 
     def check(self, shape: ModelShape) -> None:
         """Refuse sizes that do not go together, or that a model does not admit.
@@ -146,12 +156,17 @@ class Layout(Record):
                     f"{shape.name} has an MLP {width} wide, which {self.tensor} ranks of tensor "
                     f"parallelism cannot share equally; give a divisor"
                 )
-        if shape.experts is None and self.expert > 1:
+        if shape.experts is None and self.expert_ranks > 1:
             raise SynthError(f"{shape.name} has no experts; leave expert parallelism out")
         if shape.experts is not None and shape.experts.count % self.expert:
             raise SynthError(
                 f"{shape.name} has {shape.experts.count} experts, which {self.expert} ranks cannot "
                 f"share equally; give a divisor"
+            )
+        if shape.experts is not None and shape.experts.ffn % self.expert_tensor:
+            raise SynthError(
+                f"{shape.name} has experts {shape.experts.ffn} wide, which {self.expert_tensor} "
+                f"ranks of expert tensor parallelism cannot divide equally; give a divisor"
             )
         if 0 < shape.positions < self.seq_len:
             raise SynthError(
@@ -165,10 +180,11 @@ class Layout(Record):
                 f"give a multiple"
             )
         ranks = self.tensor * self.context * self.data
-        if ranks % self.expert:
+        if ranks % self.expert_ranks:
+            divide = "" if self.expert_tensor == 1 else f" × {self.expert_tensor} that divide each"
             raise SynthError(
-                f"{self.expert} ranks share the experts, and tensor, context and data parallelism "
-                f"have {ranks} together; give a divisor, or more data-parallel ranks"
+                f"{self.expert}{divide} ranks share the experts, and tensor, context and data "
+                f"parallelism have {ranks} together; give a divisor, or more data-parallel ranks"
             )
 
     @property
@@ -187,9 +203,14 @@ class Layout(Record):
         return self.data * self.context
 
     @property
+    def expert_ranks(self) -> int:
+        """The ranks that have all experts together."""
+        return self.expert * self.expert_tensor
+
+    @property
     def expert_state_ranks(self) -> int:
-        """The ranks that have the same experts."""
-        return self.tensor * self.context * self.data // self.expert
+        """The ranks that have the same parts of experts."""
+        return self.tensor * self.context * self.data // self.expert_ranks
 
     def group(self, size: int, stride: int, ranks_per_node: int) -> tuple[int, int]:
         """Return nodes and ranks per node of a group of ranks that are `stride` apart.

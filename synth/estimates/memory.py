@@ -145,7 +145,7 @@ class MemoryOf:
             # Each rank has at least a head of keys and one of values.
             more = max(0, layout.tensor - shape.kv_heads)
             split += 2 * more * shape.head_dim * shape.hidden
-        shared, own = split / layout.tensor + replicated, experts / layout.expert
+        shared, own = split / layout.tensor + replicated, experts / layout.expert_ranks
         return self.states(shared, own, shared + own - shape.wide_parameters(dense=dense))
 
     def decoder(self, *, dense: bool) -> ActivationBytes:
@@ -211,7 +211,7 @@ class MemoryOf:
         inner = 2 if shape.gated else 1
         if dense or shape.experts is None:
             return inner * shape.hidden * shape.ffn / layout.tensor
-        return inner * shape.hidden * shape.experts.ffn * shape.experts.count / layout.expert
+        return inner * shape.hidden * shape.experts.ffn * shape.experts.count / layout.expert_ranks
 
     def _mlp(self, tokens: float, ffn: int | None = None) -> tuple[float, float, float]:
         """Saved for B, and for W, without the norm before it; and what B adds for a while."""
@@ -223,8 +223,9 @@ class MemoryOf:
     def _experts(self, tokens: float) -> tuple[float, float, float]:
         experts = self.shape.experts
         assert experts is not None
-        rows = tokens * experts.per_token
-        saved, for_w, widest = self._mlp(rows, experts.ffn)
+        parts = self.layout.expert_tensor
+        rows = tokens * experts.per_token * parts
+        saved, for_w, widest = self._mlp(rows, experts.ffn // parts)
         inputs = self._row * rows * self.shape.hidden
         router = _FLOAT32 * tokens * experts.count
         shared = self._mlp(tokens, experts.shared_ffn)

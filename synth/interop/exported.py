@@ -88,16 +88,16 @@ def losses(plan: Plan, name: str, to: ExportFormat, names: Mapping[str, str]) ->
 def _loss_of_group(plan: Plan, name: str, to: ExportFormat) -> Iterator[str]:
     """Yield how to make the ranks the groups that they are, unless the format says it."""
     group = plan.workload.group
-    if group is None or group.devices * group.expert == 1 or to == ExportFormat.TORCHTITAN:
+    experts = 1 if group is None else group.expert * group.parts_of_expert
+    if group is None or group.devices * experts == 1 or to == ExportFormat.TORCHTITAN:
         return
     what, over = "ranks", f"groups of {group.devices} devices"
     how = "divide the layers of each stage over these devices"
     if group.devices == 1:
-        what, over = "experts", f"divided over {group.expert} data-parallel ranks"
+        what, over = "experts", f"divided over {experts} data-parallel ranks"
         how = "divide those of each stage so"
     if to == ExportFormat.MEGATRON:
-        has_experts = group.expert > 1
-        how = f"give Megatron-LM {' '.join(megatron_group(group, has_experts=has_experts))}"
+        how = f"give Megatron-LM {' '.join(megatron_group(group))}"
     yield (
         f"note: the {what} of {name} are {over} ({group.words}), which the format does not say; "
         f"{how}"

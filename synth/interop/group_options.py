@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from synth.profile.mesh import DeviceGroup
 
 
-def megatron_group(group: DeviceGroup, *, has_experts: bool) -> Iterator[str]:
-    """Yield Megatron-LM's options of a group; experts stay whole on their devices."""
+def megatron_group(group: DeviceGroup) -> Iterator[str]:
+    """Yield Megatron-LM's options of a group; by default it divides experts as other matrices."""
     yield f"--tensor-model-parallel-size {group.tensor}"
     if group.tensor > 1 and group.sequence:
         yield "--sequence-parallel"
@@ -14,8 +14,9 @@ def megatron_group(group: DeviceGroup, *, has_experts: bool) -> Iterator[str]:
         yield f"--context-parallel-size {group.context}"
     if group.expert > 1:
         yield f"--expert-model-parallel-size {group.expert}"
-    if group.tensor > 1 and has_experts:
-        yield "--expert-tensor-parallel-size 1"
+    has_experts = group.expert > 1 or group.expert_tensor is not None
+    if has_experts and max(group.tensor, group.parts_of_expert) > 1:
+        yield f"--expert-tensor-parallel-size {group.parts_of_expert}"
 
 
 def torchtitan_group(group: DeviceGroup) -> Iterator[str]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from synth.layouts.judged import JudgedLayout
+from synth.layouts.judged import JudgedLayout, Unfit
 from synth.layouts.question import LayoutQuestion, RunLayout
 
 
@@ -49,6 +49,8 @@ class LayoutAnswer:
         bound_us: no legal layout takes less for a step, under this cost model; None: not known yet.
         stability: of the choice; None: not computed.
         is_complete: every layout whose bound is below the best step was judged.
+        closest_unfit: of the unfit layouts the one that needs the least memory; None: none is.
+        closest_judged: the same of the layouts whose schedules exceed the memory limit.
     """
 
     question: LayoutQuestion
@@ -62,6 +64,8 @@ class LayoutAnswer:
     stability: Stability | None = None
     is_complete: bool = False
     is_interrupted: bool = False
+    closest_unfit: Unfit | None = None
+    closest_judged: JudgedLayout | None = None
 
     @property
     def best(self) -> JudgedLayout | None:
@@ -85,6 +89,18 @@ class LayoutAnswer:
             judged = min(same, judged, key=lambda one: one.rank_key)
         self.ranked.append(judged.with_bound(bound_us))
         self.ranked.sort(key=lambda one: one.rank_key)
+
+    def add_unfit(self, unfit: Unfit) -> None:
+        """Keep an unfit layout if it needs less memory than those before."""
+        known = self.closest_unfit
+        if known is None or unfit.least_bytes < known.least_bytes:
+            self.closest_unfit = unfit
+
+    def add_too_large(self, judged: JudgedLayout) -> None:
+        """Keep a layout whose schedule exceeds the memory limit less than those before."""
+        known = self.closest_judged
+        if known is None or max(judged.peaks_bytes) < max(known.peaks_bytes):
+            self.closest_judged = judged
 
     def so_far(self) -> "LayoutAnswer":
         """The answer as it is now, which a search that goes on does not change."""

@@ -14,7 +14,7 @@ from synth.costs.recomputed_layers import recomputing
 from synth.errors import SynthError
 from synth.estimates.outside_pipeline import OutsidePipeline, layers_of_ranks
 from synth.families import family_layout, family_placement, generate, reads_times
-from synth.layouts.judged import JudgedLayout, LayoutTimes
+from synth.layouts.judged import Bounded, JudgedLayout, LayoutTimes
 from synth.layouts.layout_bounds import LayoutBounds
 from synth.layouts.question import LayoutQuestion, RunLayout
 from synth.layouts.runtime_rules import recomputes_layers
@@ -25,6 +25,7 @@ from synth.plan.published.family_searches import FamilySearches
 from synth.plan.published.order_scores import Judge
 from synth.plan.published.variants import RecomputedLayers, Sizes
 from synth.profile import Profile
+from synth.schedule.files.claim import Claim
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.verify import verify
@@ -148,9 +149,10 @@ class LayoutJudge:
         search = searches.of(name, where)
         found = search.plain()
         may_recompute = recomputes_layers(self.question.allowed.runtime, layout.groups)
-        if may_recompute and self.question.cap_bytes is not None and not found.score.fits:
+        if may_recompute and self.question.cap_bytes is not None:
             watch.begin(LAYOUT_SEARCH.family_s)
-            found = search.with_few_layers(found) or found
+            with_layers = search.with_layers if found.score.fits else search.with_few_layers
+            found = with_layers(found) or found
         sizes, layers = found.variant.sizes, found.recomputed_layers
         busiest_us = searches.costs.least_work_us(sizes, layers, where, 1)
         held = layers_of_ranks(sizes, where)
@@ -174,12 +176,14 @@ class LayoutJudge:
         schedule = generate(
             score.name, layout.ranks, layout.micro_batches, costs=costs, caps_bytes=caps
         )
-        peaks = peak_bytes(verify(schedule, costs)[0])
+        lowered, timeline = verify(schedule, costs)
+        peaks = peak_bytes(lowered)
         fits = caps is None or max(peaks) <= caps[0]
         plan = Plan.of(
             profile,
             score.sizes,
             schedule,
+            claim=Claim.of_timeline(timeline),
             caps_bytes=caps if fits else None,
             recomputed_layers=score.recomputed_layers,
         )
@@ -223,7 +227,7 @@ def judged_plan(
         fits=fits,
         bound_us=0.0,
     )
-    return judged.with_bound(bounded.bound_us) if bounded is not None and fits else judged
+    return judged.with_bound(bounded.bound_us) if isinstance(bounded, Bounded) and fits else judged
 
 
 def _parts(layout: RunLayout, bounds: LayoutBounds, plan: Plan) -> LayoutTimes:
@@ -231,7 +235,7 @@ def _parts(layout: RunLayout, bounds: LayoutBounds, plan: Plan) -> LayoutTimes:
     each = layout.micro_batches / layout.ranks
     work_us = each * _work_us(profile)
     again_us = each * _work_us(recomputing(profile, plan.recomputation)) - work_us
-    held = layers_of_ranks(plan.partition, plan.schedule().placement)
+    held = layers_of_ranks(plan.partition, plan.placed)
     data_us = OutsidePipeline(bounds.estimator, layout.ranks).times(profile, held).data_us
     step_us = sum(_layer_us(profile, (OpKind.STEP,))) / layout.ranks
     estimate = profile.provenance.estimate

@@ -103,3 +103,10 @@ class Bounded(NamedTuple):
     bound_us: float
     guess_us: float
     layout: RunLayout
+
+
+class Unfit(NamedTuple):
+    """A layout that no order makes fit, and the least memory of its fullest rank."""
+
+    layout: RunLayout
+    least_bytes: float

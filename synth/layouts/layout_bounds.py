@@ -7,45 +7,23 @@ from itertools import groupby
 from synth.costs.costs import Costs
 from synth.estimates.layout import Layout
 from synth.estimates.outside_pipeline import OutsidePipeline
-from synth.layouts.judged import Bounded
-from synth.layouts.legal import legal_layouts
+from synth.layouts.judged import Bounded, Unfit
 from synth.layouts.pipeline_bound import PipelineBound, PipelineSize
 from synth.layouts.question import LayoutQuestion, RunLayout
 from synth.plan.published.variants import RecomputedLayers, VariantCosts
 
 
 def bounded_layouts(
-    question: LayoutQuestion, layouts: Iterable[RunLayout] | None = None
-) -> Iterator[Bounded | None]:
-    """Yield layouts with their bounds; None for each that no order makes fit.
+    question: LayoutQuestion, layouts: Iterable[RunLayout]
+) -> Iterator[Bounded | Unfit]:
+    """Yield layouts with their bounds, or with the memory that each of their orders exceeds.
 
     Args:
-        layouts: those with the same groups and ranks one after the other; None: the legal ones.
+        layouts: those with the same groups one after the other.
     """
-    listed = legal_layouts(question) if layouts is None else layouts
-    every = groupby(listed, lambda one: (one.groups, one.ranks))
-    for (groups, ranks), alike in every:
-        # Without a profile, which takes ten times as long.
-        of_groups = None if _exceeds(question, groups, ranks) else LayoutBounds(question, groups)
-        for layout in alike:
-            yield None if of_groups is None else of_groups.of(layout)
-
-
-def _exceeds(question: LayoutQuestion, groups: Layout, ranks: int) -> bool:
-    """True if the states of all layers alone exceed the memory of the ranks."""
-    if question.cap_bytes is None:
-        return False
-    shape, estimator = question.shape, question.estimator(groups)
-    counts = {
-        "embedding": 1,
-        "block": shape.dense_layers,
-        "moe_block": shape.layers - shape.dense_layers,
-        "mtp": shape.mtp_layers,
-        "head": 0 if shape.tied else 1,
-    }
-    states = {kind: estimator.states(kind) for kind, count in counts.items() if count}
-    total = sum(counts[kind] * one.static_bytes for kind, one in states.items())
-    return total > ranks * question.cap_bytes
+    for groups, alike in groupby(layouts, lambda one: one.groups):
+        bounds = LayoutBounds(question, groups)
+        yield from (bounds.of(layout) for layout in alike)
 
 
 class LayoutBounds:
@@ -65,12 +43,12 @@ class LayoutBounds:
         """The costs of a partition with some layers recomputed."""
         return self._costs.of(sizes, recomputed_layers)
 
-    def of(self, layout: RunLayout) -> Bounded | None:
-        """The bound of a layout; None: no order fits into the memory limit."""
+    def of(self, layout: RunLayout) -> Bounded | Unfit:
+        """The bound of a layout, or the memory that each of its orders exceeds."""
         size = PipelineSize(layout.ranks, layout.rounds, layout.micro_batches)
         pipeline_us = self._pipeline.least_us(size, self.question.cap_bytes)
         if pipeline_us is None:
-            return None
+            return Unfit(layout, self._pipeline.least_bytes(layout.ranks))
         outside_us = self._outside_us(layout.ranks)
         bound_us = pipeline_us + outside_us
         guess_us = self._pipeline.guess_us(size, self.question.cap_bytes) + outside_us

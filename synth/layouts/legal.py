@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import product
+from itertools import groupby, product
 
 from synth.errors import SynthError
 from synth.estimates.layout import AttentionKernel, Layout, Recompute, Sharding
 from synth.layouts.question import LayoutQuestion, RunLayout
 from synth.layouts.tuning import LEGAL
+from synth.plan.runtimes import Runtime
 
 
 def legal_layouts(question: LayoutQuestion) -> Iterator[RunLayout]:
@@ -30,22 +31,29 @@ def legal_layouts(question: LayoutQuestion) -> Iterator[RunLayout]:
                     yield from _with_rounds(question, groups, ranks)
 
 
+def alike_layouts(question: LayoutQuestion) -> Iterator[list[RunLayout]]:
+    """Yield the legal layouts in lists of those with the same groups and ranks."""
+    every = groupby(legal_layouts(question), lambda one: (one.groups, one.ranks))
+    yield from (list(alike) for _, alike in every)
+
+
 def _groups(
     question: LayoutQuestion, tensor: int, context: int, data: int, ranks: int
 ) -> Iterator[Layout]:
     sizes = product(
-        _expert_groups(question, tensor * context * data),
+        _expert_groups(question, tensor, tensor * context * data),
         _micro_batches(question.global_batch // data),
         _shardings(data * context, ranks),
         _recomputations(question),
     )
-    for expert, size, sharding, recompute in sizes:
+    for (expert, parts), size, sharding, recompute in sizes:
         yield Layout(
             seq_len=question.seq_len,
             micro_batch_size=size,
             tensor=tensor,
             context=context,
             expert=expert,
+            expert_tensor=parts,
             data=data,
             precision=question.precision,
             sharding=sharding,
@@ -60,11 +68,15 @@ def _with_rounds(question: LayoutQuestion, groups: Layout, ranks: int) -> Iterat
             yield RunLayout(groups, ranks, rounds, count)
 
 
-def _expert_groups(question: LayoutQuestion, ranks: int) -> list[int]:
+def _expert_groups(question: LayoutQuestion, tensor: int, ranks: int) -> list[tuple[int, int]]:
+    """Ranks that share the experts, and that divide each, which are a part of those of `tensor`."""
     experts = question.shape.experts
     if experts is None:
-        return [1]
-    return [size for size in _divisors(experts.count) if ranks % size == 0]
+        return [(1, 1)]
+    divides = question.allowed.runtime in (Runtime.SYNTH, Runtime.MEGATRON)
+    parts = _divisors(tensor) if divides else [1]
+    pairs = product(_divisors(experts.count), parts)
+    return [(size, divided) for size, divided in pairs if ranks % (size * divided) == 0]
 
 
 def _micro_batches(sequences: int) -> Iterator[int]:

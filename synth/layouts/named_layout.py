@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -13,7 +14,7 @@ from synth.layouts.search import NamedLayout
 from synth.records.record import describe
 from synth.units import shown
 
-_SIZES = ("tp", "cp", "ep", "pp", "dp", "mbs", "vp")
+_SIZES = ("tp", "cp", "ep", "etp", "pp", "dp", "mbs", "vp")
 _WORDS = ("sharding", "recompute", "schedule")
 _COUNT = re.compile(r"[1-9]\d{0,8}")
 
@@ -39,15 +40,14 @@ def read_layout(text: str, question: LayoutQuestion) -> NamedLayout:
             tensor=sizes["tp"],
             context=sizes["cp"],
             expert=sizes["ep"],
+            expert_tensor=sizes["etp"],
             data=sizes["dp"],
             precision=question.precision,
-            sharding=Sharding(given.get("sharding", Sharding.ZERO1)),
-            recompute=Recompute(given.get("recompute", Recompute.NONE)),
+            sharding=_one_of(Sharding, given.get("sharding", Sharding.ZERO1), text),
+            recompute=_one_of(Recompute, given.get("recompute", Recompute.NONE), text),
         )
     except ValidationError as error:
         raise SynthError(f"the layout {shown(text)} is out of range:\n{describe(error)}") from None
-    except ValueError as error:
-        raise SynthError(f"the layout {shown(text)} is not understood: {error}") from None
     count = question.global_batch // (sizes["dp"] * sizes["mbs"])
     layout = RunLayout(groups, sizes["pp"], sizes["vp"], count)
     question.check(layout)
@@ -72,6 +72,23 @@ def _check_schedule(name: str, layout: RunLayout, question: LayoutQuestion) -> N
         reason = f"{allowed.runtime} does not run it"
     if reason is not None:
         raise SynthError(f"schedule={name} is not for {allowed.runtime}: {reason}; give another")
+
+
+_Word = TypeVar("_Word", Sharding, Recompute)
+
+
+def _one_of(words: type[_Word], value: str, text: str) -> _Word:
+    """Return the member of an enumeration.
+
+    Raises:
+        SynthError: there is none; lists them.
+    """
+    if value not in (members := [each.value for each in words]):
+        raise SynthError(
+            f"the layout {shown(text)} is not understood at {shown(value)}; "
+            f"{words.__name__.lower()} is one of {', '.join(members)}"
+        )
+    return words(value)
 
 
 def _values(text: str) -> Mapping[str, str]:

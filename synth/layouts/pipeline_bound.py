@@ -6,6 +6,8 @@ work as if each micro-batch had a part of it. Three arguments are combined:
 
 - Work: the busiest rank has no less than the mean, and waits for the first micro-batch to reach it.
 - Whole layers: in units of a layer's time, each layer rounded down, a rank holds whole numbers.
+- States: the fullest rank holds whole layers, too: their parameters, gradients and optimizer state,
+  and after a micro-batch's last F on it the input of each.
 - Memory: what F of a layer keeps lives until the layer's B, so through F and B of all later layers.
   Bytes times lifetimes, summed over layers and micro-batches, fit into room times makespan.
 - Recomputation: a layer that is computed again keeps nothing but its input, and takes F's time
@@ -18,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from synth.costs.recomputed_layers import is_recomputed_already
+from synth.layouts.packing import least_of_fullest
 from synth.op_kinds import OpKind
 from synth.profile import Profile
 
@@ -26,9 +29,8 @@ _Values = npt.NDArray[np.float64]
 # Half a microsecond for each of F, B and W of a stage, and for its STEP, whose times are rounded.
 _ROUNDED_US, _STEP_ROUNDED_US = 1.5, 0.5
 
-# Parts of a layer's time that are tried as units, and a share below rounding.
-_PARTS = (1, 2, 3)
-_TINY = 1e-6
+# More than any step takes.
+_UNFIT_US = 1e12
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ class PipelineBound:
         self.input_gradient = np.minimum(times[OpKind.B], times[OpKind.BW])
         backward = np.minimum(times[OpKind.B] + times[OpKind.W], times[OpKind.BW])
         self._passes, self._step = self.forward + backward, times[OpKind.STEP]
-        self.static_bytes = self._static(profile)
+        self._static = _static_bytes(profile)
+        self.static_bytes = float(self._static.sum())
         is_open = [not is_recomputed_already(profile, place) for place in range(len(layers))]
         self.again = np.array([layer.recompute_us for layer in layers]) * np.array(is_open)
         passes = self.forward + self.input_gradient
@@ -63,18 +66,23 @@ class PipelineBound:
         inputs = np.array([0.0] + [float(layer.output_bytes) for layer in layers[:-1]])
         inputs *= np.array([layer.input_until != OpKind.F for layer in layers])
         self._busiest: dict[tuple[int, int], float] = {}
+        self._fullest: dict[int, float] = {}
+        self._states: dict[int, float] = {}
         self._inputs_bytes, self._saved_bytes = inputs, saved
+        self._rise_bytes = float(max(layer.rise_bytes[OpKind.BW] for layer in layers))
         self.inputs_us, self.saved_us = inputs * lives, saved * lives
 
-    @staticmethod
-    def _static(profile: Profile) -> float:
-        """Bytes of all layers, of tied parameters those of one of the layers."""
-        total = sum(
-            profile.layer_profile(place).static_bytes for place in range(len(profile.layers))
-        )
-        for tied, places in zip(profile.tied_parameters or (), profile.tied_places, strict=True):
-            total -= tied.static_bytes * (len(places) - 1)
-        return float(total)
+    def least_bytes(self, ranks: int) -> float:
+        """The least memory of the fullest rank in any order: states, and inputs of its layers."""
+        if ranks not in self._fullest:
+            self._fullest[ranks] = least_of_fullest(self._static + self._inputs_bytes, ranks)
+        return self._fullest[ranks]
+
+    def states_bytes(self, ranks: int) -> float:
+        """The least states of the fullest rank."""
+        if ranks not in self._states:
+            self._states[ranks] = least_of_fullest(self._static, ranks)
+        return self._states[ranks]
 
     def work(self, size: PipelineSize) -> _Values:
         """The work of each layer for a micro-batch, with its part of the update."""
@@ -82,17 +90,16 @@ class PipelineBound:
         return found
 
     def least_us(self, size: PipelineSize, cap_bytes: int | None) -> float | None:
-        """The bound; None: no rank but the whole exceeds the limit with one micro-batch.
+        """The bound; None: a rank exceeds the limit with one micro-batch, for every partition.
 
         Args:
             cap_bytes: the memory limit of each rank; None: no limit.
         """
-        slack = (_ROUNDED_US * size.micro_batches + _STEP_ROUNDED_US) * size.rounds + size.ranks
-        plain = self._time(size)
+        slack, plain = _slack_us(size), self._time(size)
         if cap_bytes is None:
             return max(0.0, plain - slack)
         room = float(size.ranks * cap_bytes - self.static_bytes)
-        if room <= self._inputs_bytes.sum():
+        if room <= self._inputs_bytes.sum() or self.least_bytes(size.ranks) > cap_bytes:
             return None
         kept_us = float(self.inputs_us.sum() + self.saved_us.sum())
         # Without its recomputation an order takes no longer, so the bound by work holds as well.
@@ -101,23 +108,39 @@ class PipelineBound:
             found = min(found, max(plain, size.micro_batches * kept_us / room))
         return max(0.0, found - slack)
 
-    def guess_us(self, size: PipelineSize, cap_bytes: int | None) -> float:
+    def work_us(self, size: PipelineSize) -> float:
+        """A quick bound: the mean work of the ranks, without the optimizer."""
+        mean = size.micro_batches * float(self._passes.sum()) / size.ranks
+        return max(0.0, mean - _slack_us(size))
+
+    def guess_us(
+        self, size: PipelineSize, cap_bytes: int | None, states_bytes: float | None = None
+    ) -> float:
         """About the makespan of interleaved 1F1B with equal stages and recomputed layers; no bound.
 
         Its first rank keeps a whole model's activations of a micro-batch, and more with more stages
-        (Narayanan et al. 2021, arXiv 2104.04473; Megatron-LM's memory estimate).
+        (Narayanan et al. 2021, arXiv 2104.04473; Megatron-LM's memory estimate). What seems not to
+        fit takes longer than all that does, and the longer the more memory it needs.
+
+        Args:
+            size: of the pipeline.
+            cap_bytes: the memory limit of each rank; None: no limit.
+            states_bytes: those of the fullest rank; None: those of the profile.
         """
         ranks = size.ranks
         again = 0.0
         if cap_bytes is not None:
-            more = 1 + (ranks - 1) / (ranks * size.rounds) if size.rounds > 1 else 1.0
-            room = cap_bytes - self.static_bytes / ranks
+            held = min(_held_by_first(size), size.micro_batches / ranks)
+            states = self.states_bytes(ranks) if states_bytes is None else states_bytes
             inputs, saved = (
-                more * float(one.sum()) for one in (self._inputs_bytes, self._saved_bytes)
+                held * float(one.sum()) for one in (self._inputs_bytes, self._saved_bytes)
             )
-            if inputs > room:
-                return float("inf")
-            again = float(self.again.sum()) * max(0.0, 1 - (room - inputs) / max(1.0, saved))
+            needed = states + self._rise_bytes + inputs
+            if needed + saved > cap_bytes:
+                room = cap_bytes - needed - float(self._saved_bytes.max())
+                if room < 0:
+                    return _UNFIT_US * (1 - room / cap_bytes)
+                again = float(self.again.sum()) * max(0.0, 1 - room / max(1.0, saved))
         fill, total = (ranks - 1) / (ranks * size.rounds), float(self.work(size).sum())
         busiest = max(self._busiest_us(size), total / ranks) + again / ranks
         return size.micro_batches * busiest + fill * (total + again)
@@ -155,20 +178,10 @@ class PipelineBound:
         return max(found, mean, packed, passes)
 
     def _busiest_us(self, size: PipelineSize) -> float:
-        """The least work of the busiest rank, whichever layers it holds.
-
-        A rank with work L holds layers of sum floor(w / b) ≤ floor(L / b) for every unit b (a dual
-        feasible function of bin packing, Lueker 1983).
-        """
+        """The least work of the busiest rank, whichever layers it holds."""
         known = size.ranks, size.micro_batches
         if known not in self._busiest:
-            each = self.work(size)
-            units = {work / parts for work in set(each.round(3)) for parts in _PARTS if work}
-            found = [0.0]
-            for unit in units:
-                whole = np.floor(each / unit + _TINY).sum()
-                found.append(unit * np.ceil(whole / size.ranks))
-            self._busiest[known] = float(max(found)) * (1 - 2 * _TINY)
+            self._busiest[known] = least_of_fullest(self.work(size), size.ranks)
         return self._busiest[known]
 
     def _least_share(self, work: _Values) -> float:
@@ -181,6 +194,26 @@ class PipelineBound:
         if size.rounds > 1:
             return size.micro_batches / size.ranks
         return _spread(size.ranks, size.micro_batches, share)
+
+
+def _slack_us(size: PipelineSize) -> float:
+    """The most by which times of a schedule are rounded down."""
+    return (_ROUNDED_US * size.micro_batches + _STEP_ROUNDED_US) * size.rounds + size.ranks
+
+
+def _static_bytes(profile: Profile) -> _Values:
+    """Bytes of each layer, of tied parameters those of one of the layers."""
+    places = range(len(profile.layers))
+    found = np.array([float(profile.layer_profile(place).static_bytes) for place in places])
+    for tied, with_them in zip(profile.tied_parameters or (), profile.tied_places, strict=True):
+        found[list(with_them[1:])] -= tied.static_bytes
+    return found
+
+
+def _held_by_first(size: PipelineSize) -> float:
+    """The activations on the first rank of interleaved 1F1B, in those of the whole model."""
+    more = (size.ranks - 1) / (size.ranks * size.rounds) if size.rounds > 1 else 0.0
+    return 1 + more
 
 
 def _spread(ranks: int, micro_batches: int, share: float) -> float:

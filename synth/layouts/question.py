@@ -30,7 +30,7 @@ class RunLayout:
 
     @property
     def gpus(self) -> int:
-        """Devices, with parallel folding: experts are shared by ranks of the other groups."""
+        """Devices; experts are shared and divided by ranks of the other groups."""
         groups = self.groups
         return groups.tensor * groups.context * groups.data * self.ranks
 
@@ -42,6 +42,7 @@ class RunLayout:
             "tp": groups.tensor,
             "cp": groups.context,
             "ep": groups.expert,
+            "etp": groups.expert_tensor,
             "pp": self.ranks,
             "dp": groups.data,
             "mbs": groups.micro_batch_size,
@@ -133,6 +134,7 @@ class LayoutQuestion:
             )
         if groups.sharding is Sharding.FSDP and layout.ranks > 1:
             raise SynthError(
-                f"{layout.words} has FSDP with a pipeline, which is not estimated; give "
-                f"sharding=zero1, or pp=1"
+                f"{layout.words} has FSDP with a pipeline, beside which PyTorch's FSDP2 keeps "
+                f"parameters gathered and gradients whole until the last backward, as "
+                f"sharding=zero1 does; give that, or pp=1"
             )

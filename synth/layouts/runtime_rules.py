@@ -44,8 +44,8 @@ def check_on_runtime(
             f"which context parallelism needs; give a multiple, or cp=1"
         )
     is_fsdp = groups.sharding is Sharding.FSDP
-    if runtime == Runtime.MEGATRON and is_fsdp and (groups.expert > 1 or shape.tied):
-        kind = "expert parallelism" if groups.expert > 1 else "a tied embedding"
+    if runtime == Runtime.MEGATRON and is_fsdp and (groups.expert_ranks > 1 or shape.tied):
+        kind = "expert parallelism" if groups.expert_ranks > 1 else "a tied embedding"
         raise SynthError(f"Megatron-LM has no FSDP with {kind}; give sharding=zero1")
     if runtime == Runtime.MEGATRON and is_fsdp and optimizer.float32_gradients:
         raise SynthError(
@@ -63,6 +63,11 @@ def check_on_runtime(
 
 
 def _check_experts_of_torchtitan(groups: Layout, ranks: int) -> None:
+    if groups.expert_tensor > 1:
+        raise SynthError(
+            f"torchtitan sends tokens to all ranks that divide an expert, which is not estimated, "
+            f"and etp={groups.expert_tensor} is given; leave etp out"
+        )
     within = groups.tensor * groups.context
     if groups.precision is Precision.FP8 and (ranks > 1 or groups.context > 1):
         raise SynthError(

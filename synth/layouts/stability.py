@@ -14,6 +14,7 @@ from synth.layouts.answer import Stability
 from synth.layouts.judged import JudgedLayout
 from synth.layouts.layout_bounds import LayoutBounds
 from synth.layouts.question import LayoutQuestion
+from synth.schedule.model import Schedule
 from synth.schedule.verify import verify
 
 
@@ -37,9 +38,10 @@ def stability(
     Returns:
         The wins; None: no draw was made.
     """
+    with_schedules = [(one, one.plan.schedule()) for one in shortlist]
     return under_draws(
         question.factors,
-        lambda factors: [_step_us(question, one, factors) for one in shortlist],
+        lambda factors: [_step_us(question, *one, factors) for one in with_schedules],
         draws,
         seed,
         should_stop,
@@ -83,11 +85,12 @@ def under_draws(
     return Stability(len(regrets), is_cut_short, counted, median(regrets), max(regrets))
 
 
-def _step_us(question: LayoutQuestion, judged: JudgedLayout, factors: Factors) -> float:
+def _step_us(
+    question: LayoutQuestion, judged: JudgedLayout, schedule: Schedule, factors: Factors
+) -> float:
     """The step of a judged layout under other factors."""
     layout, plan = judged.layout, judged.plan
     bounds = LayoutBounds(question.with_factors(factors), layout.groups)
-    schedule = plan.schedule()
     costs = partition_costs(recomputing(bounds.profile, plan.recomputation), plan.partition)
     held = layers_of_ranks(plan.partition, schedule.placement)
     outside = OutsidePipeline(bounds.estimator, layout.ranks).times(bounds.profile, held)

@@ -18,17 +18,23 @@ class LegalTuning:
 class LayoutSearchTuning:
     """Effort of judging and solving."""
 
-    # Shares of the time limit after which something is judged before the other layouts have bounds,
-    # and until which layouts are bounded.
-    first_share: float = 0.05
-    bound_share: float = 0.3
-    # Layouts between two looks at the clock.
-    bounded_at_once: int = 50
+    # Shares of the time limit until which layouts get a quick bound, and a closer one.
+    list_share: float = 0.4
+    bound_share: float = 0.45
+    # Groups and ranks with a quick bound of which the best ones are judged before all others.
+    first_listed: int = 400
+    # Layouts with a closer bound of which the first ones are judged before others get theirs, and
+    # how many are.
+    first_bounded: int = 100
+    first_judged: int = 4
+    # So many groups and ranks are bounded at once, between looks at the clock: of those that look
+    # best, and of those with the least quick bounds.
+    bounded_at_once: int = 10
     # Shares of the time limit until which layouts are judged that may be the best, then those of
     # other kinds, and until which the best are solved.
-    judge_share: float = 0.5
-    kinds_share: float = 0.6
-    solve_share: float = 0.8
+    judge_share: float = 0.6
+    kinds_share: float = 0.65
+    solve_share: float = 0.85
     # Layouts that the solver gets at most, and the least seconds for one.
     solved: int = 3
     least_solve_s: float = 1.0

@@ -2,12 +2,14 @@
 
 from pathlib import Path
 from shlex import quote
+from typing import NamedTuple
 
 from synth.costs.costs import Costs
 from synth.costs.recomputation import Recomputation
 from synth.errors import SynthError
 from synth.families import current_name, families, family_placement, generate, generate_for
 from synth.options.values import Hint
+from synth.plan.choose.with_pairs import HintedPairs
 from synth.plan.recompute.stages import recomputed, without_recompute
 from synth.profile import Profile
 from synth.schedule.files.plan_file import Plan
@@ -16,23 +18,50 @@ from synth.solver.problem import Problem
 from synth.system.messages import talk
 
 
-def read_hint(given: Hint | None, problem: Problem, profile: Profile) -> Schedule | None:
+class ReadHint(NamedTuple):
+    """A hint: the order to start from, and what is tried as it is.
+
+    Attributes:
+        order: of F, B and W, one after the other.
+        pairs: the schedule with its F and BW at once; None: it has none, or they are not run.
+    """
+
+    order: Schedule | None = None
+    pairs: HintedPairs | None = None
+
+
+def read_hint(
+    given: Hint | None, problem: Problem, profile: Profile, *, runs_pairs: bool = False
+) -> ReadHint:
     """Return the schedule to start from; a file takes precedence over a published schedule.
+
+    Args:
+        given: the hint.
+        problem: the sizes and the placement that it must have.
+        profile: of the costs.
+        runs_pairs: F and BW at once have a time and can be run.
 
     Raises:
         SynthError: neither, or one for other sizes or on another placement.
     """
     if given is None:
-        return None
-    if isinstance(given, Plan):
-        return _as_ordered(given.name, _of_plan(given, given.name, problem, profile), problem)
-    assert isinstance(given, str)
-    path = Path(given)
-    if path.exists() or path.suffix or len(path.parts) > 1:
-        found = _of_plan(Plan.load(path), given, problem, profile)
-    else:
-        found = _made(given, problem)
-    return _as_ordered(given, found, problem)
+        return ReadHint()
+    plan = given if isinstance(given, Plan) else None
+    text = given.name if isinstance(given, Plan) else str(given)
+    path = Path(text)
+    if plan is None and (path.exists() or path.suffix or len(path.parts) > 1):
+        plan = Plan.load(path)
+    found = _made(text, problem) if plan is None else _of_plan(plan, text, problem, profile)
+    order, pairs = _as_ordered(text, found, problem), None
+    if found.overlapped:
+        is_tried = runs_pairs and not recomputed(found)
+        if is_tried:
+            pairs = HintedPairs(text, found, None if plan is None else plan.partition)
+        how = "its order is taken, and they run one after the other"
+        if is_tried:
+            how = "it is tried as it is, and the search begins with its order without these pairs"
+        talk(f"note: §hint {text} runs F and BW at once, which no search does; {how}")
+    return ReadHint(order, pairs)
 
 
 def _as_ordered(text: str, given: Schedule, problem: Problem) -> Schedule:
@@ -65,11 +94,6 @@ def _as_ordered(text: str, given: Schedule, problem: Problem) -> Schedule:
         talk(
             f"note: of §hint {text} the order of F, B and W is taken; which stages recompute is "
             f"for §recompute to say"
-        )
-    if given.overlapped:
-        talk(
-            f"note: §hint {text} runs F and BW at once, which no search does; its order is taken, "
-            f"and they run one after the other"
         )
     return ordered
 

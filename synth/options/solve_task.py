@@ -25,7 +25,7 @@ from synth.options.request import Request
 from synth.options.values import AUTO, LEAST, NONE, STEADY, written_partition
 from synth.options.weights import read_sharded_pipelines, read_weight_passing, with_weights
 from synth.plan.choose.candidates import Candidate, Partitioning, Ranking, SearchWatch
-from synth.plan.choose.with_pairs import PublishedPairs, search_beside_pairs
+from synth.plan.choose.with_pairs import HintedPairs, PublishedPairs, search_beside_pairs
 from synth.plan.memory_curve.least_cap_search import LeastForTime
 from synth.plan.memory_curve.steady_cap import LeastWithoutBubble
 from synth.plan.memory_curve.target import NOT_REPEATABLE, TimeTarget
@@ -59,11 +59,13 @@ class SolveTask(NamedTuple):
         request: the problem to begin with, options and limits.
         space: what the search chooses from.
         refusals: by placement that was named, why it is impossible.
+        hinted_pairs: a hint with F and BW at once; None: there is none.
     """
 
     request: Request
     space: SearchSpace
     refusals: Mapping[str, str] = MappingProxyType({})
+    hinted_pairs: HintedPairs | None = None
 
     @property
     def has_several(self) -> bool:
@@ -82,7 +84,9 @@ class SolveTask(NamedTuple):
             return None
         if not isinstance(space, OneCandidate | Placements):
             return None
-        return PublishedPairs(space.all_candidates, request.as_run, request.partitioning)
+        return PublishedPairs(
+            space.all_candidates, request.as_run, request.partitioning, self.hinted_pairs
+        )
 
     def search(self, watch: SearchWatch) -> Ranking:
         """Find the best schedule; see `SearchSpace.search`."""
@@ -118,11 +122,13 @@ def read_solve(given: SolveArguments) -> SolveTask:
     if problem.partition is None:
         raise ValueError("a problem of the command line has a partition")
     deadline = deadline.without_answer(problem.num_ops)
+    runs_pairs = profile.has_pairs and given.freedom.allowed.runs_pairs
+    hint = read_hint(given.hint, problem, profile, runs_pairs=runs_pairs)
     request = Request(
         profile,
         problem.partition,
         problem=problem,
-        options=_options(given, read_hint(given.hint, problem, profile), deadline),
+        options=_options(given, hint.order, deadline),
         limit=limit,
         arguments=_recorded(given, profile, chosen, layers),
         output=given.output,
@@ -136,7 +142,7 @@ def read_solve(given: SolveArguments) -> SolveTask:
     if given.target == STEADY:
         _check_keeps_saved(request)
     refusals = {} if searched.candidates is None else searched.candidates.refusals
-    return SolveTask(request, _space(given, searched, request, target), refusals)
+    return SolveTask(request, _space(given, searched, request, target), refusals, hint.pairs)
 
 
 def _space(

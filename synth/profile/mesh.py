@@ -12,9 +12,9 @@ pipeline (2 pipelines of 2 ranks, each a group of 2):
 """
 
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from synth.errors import SynthError
 from synth.records.record import Record
@@ -27,7 +27,7 @@ class DeviceGroup(Record):
 
     A rank of the plan is `tensor` × `context` devices. Experts are shared by ranks of all these
     groups and of the data-parallel pipelines together (Megatron-LM's parallel folding), and so add
-    no devices.
+    no devices; neither do those that divide each expert.
     """
 
     tensor: _Size = Field(default=1, description="devices that divide the layers' matrices")
@@ -36,7 +36,23 @@ class DeviceGroup(Record):
     )
     context: _Size = Field(default=1, description="devices that divide the tokens of a sequence")
     expert: _Size = Field(default=1, description="devices that divide the experts")
+    expert_tensor: _Size | None = Field(
+        default=None, description="devices that divide each expert; None: not known to have experts"
+    )
     data: _Size = Field(default=1, description="data-parallel pipelines that were counted on")
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what is as in earlier versions: no division of experts."""
+        fields: dict[str, Any] = handler(self)
+        if self.expert_tensor is None:
+            fields.pop("expert_tensor", None)
+        return fields
+
+    @property
+    def parts_of_expert(self) -> int:
+        """Devices that divide each expert."""
+        return self.expert_tensor or 1
 
     @property
     def devices(self) -> int:
@@ -46,7 +62,8 @@ class DeviceGroup(Record):
     @property
     def words(self) -> str:
         """Its sizes, as `tp 8 with sequence parallelism, cp 2`; empty if all are 1."""
-        named = {"tp": self.tensor, "cp": self.context, "ep": self.expert, "dp": self.data}
+        named = {"tp": self.tensor, "cp": self.context, "ep": self.expert}
+        named |= {"etp": self.parts_of_expert, "dp": self.data}
         shown = {name: f"{name} {size}" for name, size in named.items() if size > 1}
         if self.sequence and self.tensor > 1:
             shown["tp"] += " with sequence parallelism"
@@ -59,7 +76,8 @@ class DeviceGroup(Record):
 
     def check_executable(self) -> None:
         """Refuse what only other programs execute."""
-        for name, size in (("context", self.context), ("expert", self.expert)):
+        experts = self.expert * self.parts_of_expert
+        for name, size in (("context", self.context), ("expert", experts)):
             if size > 1:
                 raise SynthError(
                     f"the plan's ranks are groups with {name} parallelism over {size} devices, and "

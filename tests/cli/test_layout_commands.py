@@ -14,6 +14,7 @@ from synth.layouts.named_layout import read_layout
 from synth.options.arguments.plan import LayoutArguments
 from synth.options.layout_task import read_layout_task
 from synth.profile import Profile
+from synth.profile.mesh import DeviceGroup
 from synth.schedule.files.plan_file import Plan
 from tests.cli.conftest import Synth
 
@@ -132,6 +133,8 @@ def commands_of(
         (EXPERTS, "ep=2", {"software": "megatron-plain"}, ("alltoall",), ("deepep", "overlap")),
         (EXPERTS, "tp=2", {}, ("--expert-tensor-parallel-size 1",), ("--expert-model",)),
         (EXPERTS, "ep=2", {}, ("--expert-model-parallel-size 2",), ("--expert-tensor",)),
+        (EXPERTS, "tp=2,ep=2,etp=2", {}, ("size 2 --expert-tensor-parallel-size 2",), ()),
+        (EXPERTS, "ep=2,etp=4", {}, ("size 2 --expert-tensor-parallel-size 4",), ()),
     ],
 )
 def test_megatron_gets_what_was_judged(
@@ -186,6 +189,18 @@ def test_the_estimate_of_the_commands_has_the_nodes_that_were_judged(
     links = Profile.load("layout.json").links
     assert links.nodes is not None
     assert [node.ranks_per_node for node in links.nodes] == [2]
+
+
+def test_the_estimate_of_the_commands_divides_experts_as_was_judged(
+    synth: Synth, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = commands_of(tmp_path, EXPERTS, "tp=2,pp=2,ep=2,etp=2", {})
+    assert "--ep 2 --etp 2 --dp 2" in found["estimate"]
+    _, *words = shlex.split(found["estimate"])
+    assert synth(*words).code == 0
+    group = Profile.load("layout.json").workload.group
+    assert group == DeviceGroup(tensor=2, sequence=True, expert=2, expert_tensor=2, data=2)
 
 
 def test_torchtitan_has_no_pipeline_with_one_rank(tmp_path: Path) -> None:

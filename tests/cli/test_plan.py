@@ -78,7 +78,7 @@ def test_the_commands_of_the_answer_run(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--mem-limit", "1MB"), "exceeds|fits"),
+        (("--mem-limit", "1MB"), "comes closest, and its fullest rank needs at least"),
         (("--gpus", "12"), "do not fill nodes"),
         (("--also", "tp=3"), "heads"),
         (("--also", "pp=2,dp=1"), "devices"),

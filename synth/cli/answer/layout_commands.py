@@ -79,6 +79,7 @@ def _estimate(task: LayoutTask, judged: JudgedLayout) -> str:
         "tp": groups.tensor,
         "cp": groups.context,
         "ep": groups.expert,
+        **({"etp": groups.expert_tensor} if groups.expert_tensor > 1 else {}),
         "dp": groups.data,
         "seq-len": groups.seq_len,
         "micro-batch-size": groups.micro_batch_size,
@@ -136,7 +137,7 @@ def _solve(task: LayoutTask, judged: JudgedLayout, output: Path | None) -> str:
 def _megatron(task: LayoutTask, judged: JudgedLayout) -> Iterator[str]:
     layout, groups, plan = judged.layout, judged.layout.groups, judged.plan
     group = plan.workload.group or DeviceGroup()
-    yield from megatron_group(group, has_experts=task.question.shape.experts is not None)
+    yield from megatron_group(group)
     if layout.ranks > 1:
         yield f"--pipeline-model-parallel-size {layout.ranks}"
         yield f"--pipeline-model-parallel-layout {shlex.quote(to_megatron(plan))}"

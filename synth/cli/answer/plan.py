@@ -103,7 +103,8 @@ def _rows(found: LayoutAnswer, best_us: float, shown: Sequence[JudgedLayout]) ->
 
 def _row(found: LayoutAnswer, best_us: float, one: JudgedLayout, mark: str) -> list[str]:
     layout, groups = one.layout, one.layout.groups
-    sizes = (groups.tensor, groups.context, groups.expert, layout.ranks, groups.data)
+    divided = f"×{groups.expert_tensor}" if groups.expert_tensor > 1 else ""
+    sizes = (groups.tensor, groups.context, f"{groups.expert}{divided}", layout.ranks, groups.data)
     fits = "" if one.fits else " does not fit"
     return [
         *map(str, (*sizes, groups.micro_batch_size, layout.rounds)),
@@ -178,6 +179,7 @@ def _json_of(found: LayoutAnswer, one: JudgedLayout) -> dict[str, Any]:
         "tp": groups.tensor,
         "cp": groups.context,
         "ep": groups.expert,
+        "etp": groups.expert_tensor,
         "pp": layout.ranks,
         "dp": groups.data,
         "micro_batch_size": groups.micro_batch_size,

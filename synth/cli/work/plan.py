@@ -2,6 +2,7 @@
 
 import threading
 import time
+from math import ceil
 
 from synth.cli.answer.layout_commands import commands
 from synth.cli.answer.output import Format, answer, answer_json, percent, talk
@@ -11,10 +12,12 @@ from synth.cli.progress.interrupt import Interrupted, OutOfTime, run_interruptib
 from synth.cli.progress.line import current_line
 from synth.errors import ExitCode, SynthError
 from synth.layouts.answer import LayoutAnswer
+from synth.layouts.question import LayoutQuestion
 from synth.layouts.runtime_rules import left_out
 from synth.options.deadline import Deadline
 from synth.options.layout_task import read_layout_task
-from synth.units import format_us
+from synth.plan.runtimes import Runtime
+from synth.units import format_bytes, format_us
 
 # Least seconds between two messages about layouts that are judged.
 _PAUSE_S = 5.0
@@ -75,20 +78,47 @@ def _why_none(found: LayoutAnswer) -> str:
             f"{asked.shape.name} has no layout on {asked.gpus} devices with {asked.global_batch} "
             f"sequences a step; give a number of devices and a --global-batch with common divisors"
         )
+    if found.unfit == found.legal and found.closest_unfit is not None:
+        unfit = found.closest_unfit
+        return (
+            f"none of {found.legal:,} layouts of {asked.shape.name} on {asked.gpus} devices fits "
+            f"into memory in any order: {unfit.layout.words} comes closest, and its fullest rank "
+            f"needs at least {_above(unfit.least_bytes, asked)}; {_more_memory(asked)}"
+        )
+    closest = ""
+    if found.closest_judged is not None:
+        judged = found.closest_judged
+        closest = (
+            f": {judged.layout.words} comes closest, and the fullest rank of its {judged.schedule} "
+            f"needs {_above(max(judged.peaks_bytes), asked)}"
+        )
     if found.bounded < found.legal:
         return (
             f"no layout that fits was found among the {found.bounded:,} of {found.legal:,} legal "
-            f"ones that there was time for; allow more --time-limit"
-        )
-    if found.unfit == found.legal:
-        return (
-            f"none of {found.legal} layouts of {asked.shape.name} on {asked.gpus} devices fits "
-            f"into memory in any order; give more devices, or a higher --mem-limit"
+            f"ones that there was time for{closest}; allow more --time-limit, or "
+            f"{_more_memory(asked)}"
         )
     return (
-        f"no layout that fits was found among {found.legal - found.unfit:,} that may; allow more "
-        f"--time-limit, or give more devices"
+        f"no layout that fits was found among {found.legal - found.unfit:,} that may{closest}; "
+        f"allow more --time-limit, or {_more_memory(asked)}"
     )
+
+
+def _above(num_bytes: float, asked: LayoutQuestion) -> str:
+    """`178 GB (166 GiB), 2 GB (2 GiB) more than the limit`."""
+    needed = format_bytes(ceil(num_bytes))
+    if asked.cap_bytes is None:
+        return needed
+    return f"{needed}, {format_bytes(ceil(num_bytes - asked.cap_bytes))} above the limit"
+
+
+def _more_memory(asked: LayoutQuestion) -> str:
+    """What makes layouts fit."""
+    ways = "give more devices, or a higher --mem-limit"
+    if asked.optimizer.float32_gradients and asked.allowed.runtime != Runtime.TORCHTITAN:
+        narrow = asked.optimizer.replace(float32_gradients=False)
+        ways += f", or --optimizer {narrow}, whose gradients take 2 bytes instead of 4"
+    return ways
 
 
 class _Progress:

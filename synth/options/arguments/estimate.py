@@ -63,11 +63,15 @@ class EstimateArguments(Record):
         PositiveInt,
         CommandOption("Ranks that share the experts, of those of --tp, --cp and --dp together."),
     ] = 1
+    etp: Annotated[
+        PositiveInt,
+        CommandOption("Ranks that divide each expert; experts have --ep × --etp of all ranks."),
+    ] = 1
     dp: Annotated[
         PositiveInt | None,
         CommandOption(
             "Ranks with other samples that share the optimizer state.",
-            default="1, or as many as --ep needs",
+            default="1, or as many as --ep and --etp need",
         ),
     ] = None
     dtype: DtypeOption = Precision.BF16

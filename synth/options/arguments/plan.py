@@ -57,8 +57,8 @@ class LayoutArguments(Record):
     also: Annotated[
         Annotated[list[str], texts_like("tp=8,pp=4,vp=5")] | None,
         CommandOption(
-            "Layout to judge beside the others: tp, cp, ep, pp, dp (the devices that are left), "
-            "mbs, vp, sharding, recompute, schedule. Can be repeated.",
+            "Layout to judge beside the others: tp, cp, ep, etp, pp, dp (the devices that are "
+            "left), mbs, vp, sharding, recompute, schedule. Can be repeated.",
             metavar="tp=N,pp=N,…",
         ),
     ] = None

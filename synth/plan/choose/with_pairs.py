@@ -10,6 +10,7 @@ same ops (`Timeline.least_us`).
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import NamedTuple
 
 from synth.errors import SynthError
 from synth.families import generate, names_on, overlapping
@@ -17,13 +18,14 @@ from synth.objective import BoundScope
 from synth.plan.choose.candidates import Candidate, Partitioning, Ranking, SearchWatch, Trial
 from synth.plan.choose.published_cuts import baseline_of
 from synth.plan.partition.bounds import with_partition
+from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.plan.published.best_variant import PublishedVariant
 from synth.plan.published.family_searches import FamilySearches
 from synth.plan.published.order_scores import Judge
 from synth.plan.recompute.layer_choice import applies, with_layers
 from synth.plan.tuning import JUDGING, RACE
 from synth.profile import Profile
-from synth.schedule.model import Placement
+from synth.schedule.model import Placement, Schedule
 from synth.search.clock import Clock
 from synth.search.conditional_stop import ConditionalStop
 from synth.search.outcome import StoppedBy, rank_key, reason_of_end
@@ -62,8 +64,22 @@ def pairs_on(problem: Problem) -> Iterator[EvaluatedSchedule]:
                 yield found
 
 
+class HintedPairs(NamedTuple):
+    """A schedule with pairs that a hint gives.
+
+    Attributes:
+        name: of the hint.
+        schedule: with its pairs.
+        partition: layers of its stages; None: those of the problem.
+    """
+
+    name: str
+    schedule: Schedule
+    partition: tuple[int, ...] | None
+
+
 class PublishedPairs:
-    """The published schedules with pairs on some candidates, judged one after the other.
+    """A hint and the published schedules with pairs on some candidates, judged one by one.
 
     Attributes:
         best: a trial with the fastest one that fits, from which no search can start; None: no one
@@ -72,20 +88,29 @@ class PublishedPairs:
     """
 
     def __init__(
-        self, candidates: Sequence[Candidate], profile: Profile, partitioning: Partitioning
+        self,
+        candidates: Sequence[Candidate],
+        profile: Profile,
+        partitioning: Partitioning,
+        hint: HintedPairs | None = None,
     ) -> None:
         """Judge nothing yet.
 
         Args:
             candidates: of one objective.
             partitioning: keep their partitions, or make others.
+            hint: judged before all others, as it is.
         """
         self.candidates, self.profile, self.partitioning = candidates, profile, partitioning
+        self.hint = hint
         self.best: Trial | None = None
         self.rows: list[Baseline] = []
 
     def judge(self, should_stop: Callable[[], bool]) -> Iterator[Trial]:
         """Yield each schedule that is better than all before; the first few ops in any case."""
+        if (trial := self._hinted()) is not None:
+            self.best = trial
+            yield trial
         num_ops = 0
         for candidate in self.candidates:
             problem = candidate.problem
@@ -111,6 +136,22 @@ class PublishedPairs:
                     if one.score.fits and (self.best is None or _is_better(trial, self.best)):
                         self.best = trial
                         yield trial
+
+    def _hinted(self) -> Trial | None:
+        """The hint on its own partition, if that is free; None: it fits no candidate."""
+        if self.hint is None:
+            return None
+        name, schedule, sizes = self.hint
+        for candidate in self.candidates:
+            problem = candidate.problem
+            if problem.placement != schedule.placement:
+                continue
+            is_free = self.partitioning != Partitioning.GIVEN
+            if is_free and sizes is not None and sizes != problem.partition:
+                problem = with_partition(StageCostTable(self.profile), problem, sizes)
+            if (found := evaluate(problem, schedule, f"hint {name}")) is not None:
+                return _fixed_trial(candidate, problem, found)
+        return None
 
     def _variants(
         self, searches: FamilySearches, name: str, candidate: Candidate
@@ -141,10 +182,15 @@ class PublishedPairs:
         evaluated = EvaluatedSchedule(
             found.lowered.schedule, found.timeline, found.score.value_us, found.peaks_bytes, name
         )
-        least_us = problem.objective.iterations * found.timeline.least_us
-        result = judged_result(problem, evaluated, least_us)
-        named = Candidate(f"{candidate.name} ({name})", problem, candidate.choice)
-        return Trial(named, least_us, result, is_over=True, is_fixed=True)
+        return _fixed_trial(candidate, problem, evaluated)
+
+
+def _fixed_trial(candidate: Candidate, problem: Problem, found: EvaluatedSchedule) -> Trial:
+    """A trial whose schedule no search improves, with the bound of the same ops."""
+    least_us = problem.objective.iterations * found.timeline.least_us
+    result = judged_result(problem, found, least_us)
+    named = Candidate(f"{candidate.name} ({found.found_by})", problem, candidate.choice)
+    return Trial(named, least_us, result, is_over=True, is_fixed=True)
 
 
 def search_beside_pairs(

@@ -187,6 +187,28 @@ def test_the_groups_of_a_plan_are_options_or_a_note() -> None:
     assert not _notes_of_groups(plan, ExportFormat.MEGATRON)
 
 
+@pytest.mark.parametrize(
+    ("group", "option"),
+    [
+        (DeviceGroup(tensor=4, expert_tensor=1), "--expert-tensor-parallel-size 1"),
+        (DeviceGroup(tensor=4, expert_tensor=4), "--expert-tensor-parallel-size 4"),
+        (DeviceGroup(tensor=4), None),
+        (DeviceGroup(context=2, expert_tensor=1), None),
+        (DeviceGroup(data=2, expert_tensor=2), "--expert-tensor-parallel-size 2"),
+    ],
+)
+def test_megatron_divides_experts_as_other_matrices_unless_an_option_says_otherwise(
+    group: DeviceGroup, option: str | None
+) -> None:
+    """Its default of expert tensor parallelism is the size of tensor parallelism."""
+    plan = plan_of("1f1b")
+    grouped = plan.replace(workload=plan.workload.replace(group=group))
+    notes = " ".join(losses(grouped, "plan.json", ExportFormat.MEGATRON, {}))
+    assert "--tensor-model-parallel-size" in notes
+    assert ("--expert-tensor-parallel-size" in notes) == (option is not None)
+    assert option is None or option in notes
+
+
 def _notes_of_groups(plan: synth.Plan, to: ExportFormat) -> list[str]:
     return [note for note in losses(plan, "plan.json", to, {}) if "groups of" in note]
 

@@ -1,5 +1,6 @@
 """Bounds of layouts: never above what a schedule of the layout takes, and never a false refusal."""
 
+import itertools
 import random
 import threading
 
@@ -7,10 +8,13 @@ import pytest
 
 from synth.estimates.layout import Layout, Sharding
 from synth.layouts.judge import LayoutJudge, judged_plan
+from synth.layouts.judged import Bounded
 from synth.layouts.layout_bounds import LayoutBounds, bounded_layouts
-from synth.layouts.legal import legal_layouts
+from synth.layouts.legal import alike_layouts, legal_layouts
+from synth.layouts.packing import least_of_fullest
 from synth.layouts.pipeline_bound import PipelineBound, PipelineSize
 from synth.layouts.question import LayoutQuestion, RunLayout
+from synth.layouts.quick_bounds import QuickBounds, Waiting
 from synth.op_kinds import OpKind
 from synth.options.arguments.plan import LayoutArguments
 from synth.options.layout_task import LayoutTask
@@ -38,7 +42,7 @@ def test_no_judged_layout_is_below_its_bound(seed: int) -> None:
         judged = judge.best(layout)
         if judged is None or not judged.fits:
             continue
-        assert bounded is not None, layout.words
+        assert isinstance(bounded, Bounded), layout.words
         assert bounded.bound_us <= judged.us * (1 + _ROUNDING), layout.words
 
 
@@ -60,7 +64,7 @@ def test_no_solved_layout_is_below_its_bound(seed: int) -> None:
         found = judged_plan(
             question, layout, bounds, solved.plan, "", judged.placement, solved.peaks_bytes
         )
-        assert bounded is not None, layout.words
+        assert isinstance(bounded, Bounded), layout.words
         assert bounded.bound_us <= found.us * (1 + _ROUNDING), layout.words
         raised_us = bounds.step_bound_us(layout, solved.bound_us)
         assert raised_us <= found.us * (1 + _ROUNDING), layout.words
@@ -123,7 +127,7 @@ def test_less_memory_never_lowers_a_bound(seed: int) -> None:
             LayoutBounds(question.within(cap), layout.groups).of(layout)
             for cap in (None, 10**11, 10**10, 10**9)
         ]
-        known = [float("inf") if one is None else one.bound_us for one in bounds]
+        known = [one.bound_us if isinstance(one, Bounded) else float("inf") for one in bounds]
         assert known == sorted(known)
 
 
@@ -134,7 +138,46 @@ def test_layouts_use_all_devices_and_the_whole_batch() -> None:
         assert len({layout.words for layout in every}) == len(every)
         for layout in every:
             question.check(layout)
-        bounded = list(bounded_layouts(question))
+        bounded = list(bounded_layouts(question, every))
         assert len(bounded) == len(every)
         for layout, found in list(zip(every, bounded, strict=True))[::7]:
             assert found == LayoutBounds(question, layout.groups).of(layout)
+
+
+@pytest.mark.parametrize("seed", sweep(range(40), daily=6))
+def test_a_quick_bound_is_never_above_the_closer_one(seed: int) -> None:
+    question = random_question(seed)
+    quick = QuickBounds(question)
+    for alike in random.Random(seed).sample(
+        every := [*alike_layouts(question)], min(40, len(every))
+    ):
+        found, bounds = quick.of(alike), LayoutBounds(question, alike[0].groups)
+        for layout in alike:
+            closer = bounds.of(layout)
+            if isinstance(closer, Bounded):
+                assert isinstance(found, Waiting), layout.words
+                assert found.bound_us <= closer.bound_us, layout.words
+            elif not isinstance(found, Waiting):
+                assert found[0].least_bytes <= closer.least_bytes * (1 + _ROUNDING), layout.words
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_fullest_bin_holds_no_less_than_in_the_best_of_all_packings(seed: int) -> None:
+    rng = random.Random(seed)
+    sizes = [rng.choice([0, 1, 2, 5, 7, 11]) for _ in range(rng.randint(1, 7))]
+    bins = rng.randint(1, 4)
+    packings = itertools.product(range(bins), repeat=len(sizes))
+    least = min(
+        max(
+            sum(size for size, at in zip(sizes, where, strict=True) if at == one)
+            for one in range(bins)
+        )
+        for where in packings
+    )
+    assert least_of_fullest(sizes, bins) <= least
+    assert least_of_fullest(sizes, bins) >= sum(sizes) / bins * (1 - 1e-5)
+
+
+def test_whole_layers_decide_where_the_mean_would_fit() -> None:
+    """Seven equal layers on three ranks: one rank has three of them."""
+    assert least_of_fullest([10.0], 3, [7]) == pytest.approx(30.0, rel=1e-5)

@@ -11,6 +11,7 @@ from synth.costs.partition_costs import partition_costs
 from synth.families import families
 from synth.layer_times import LayerTimes
 from synth.objective import BoundScope
+from synth.plan.choose import with_pairs
 from synth.plan.choose.candidates import Candidate, Partitioning, Ranking, SearchWatch
 from synth.plan.choose.with_pairs import PublishedPairs, search_beside_pairs
 from synth.plan.reprove.reproof import ProofVerdict
@@ -92,6 +93,26 @@ def test_the_search_is_the_answer_where_pairs_save_little() -> None:
     plan = solved(profile_of(pair_us=2999))
     assert not plan.schedule().overlapped
     assert plan.claim.makespan_us == solved(profile_of(pair_us=None)).claim.makespan_us
+
+
+@pytest.mark.parametrize("sizes", [(2, 2, 2, 2), (1, 3, 1, 3)])
+def test_the_pairs_of_a_hint_are_tried_as_they_are(
+    sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also on the hint's partition, and where no published schedule has pairs."""
+    profile = profile_of(pair_us=2200)
+    hint = synth.simulate(
+        "dualpipe-v:overlap", profile, ranks=RANKS, micro_batches=NUMBER, partition=sizes
+    )
+    monkeypatch.setattr(with_pairs, "pair_names", lambda where: [])
+    plan = solved(profile, placement="v", hint=hint)
+    assert plan.schedule().overlapped == hint.schedule().overlapped
+    assert (plan.partition, plan.claim.makespan_us) == (hint.partition, hint.claim.makespan_us)
+    assert plan.claim.found_by == f"hint {hint.name}"
+    elsewhere = solved(profile, placement="v", hint=hint, partition=[1, 2, 3, 2])
+    assert elsewhere.partition == (1, 2, 3, 2)
+    for runtime in ("torch", "torchtitan"):
+        assert not solved(profile, placement="v", hint=hint, runtime=runtime).schedule().overlapped
 
 
 @pytest.mark.parametrize("seed", range(6))
