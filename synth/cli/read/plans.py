@@ -5,6 +5,7 @@ from pathlib import Path
 
 from synth.cli.answer.output import is_first_process, talk
 from synth.errors import SynthError
+from synth.profile.estimate import ESTIMATED
 from synth.records.overwrite_guard import SCHEDULE, check_replaceable
 from synth.records.record import make_folder
 from synth.schedule.files.fingerprint import misfit
@@ -69,10 +70,12 @@ def check_runnable(plan: Plan) -> None:
     """Refuse a plan without a model.
 
     Raises:
-        SynthError: it is of a published profile.
+        SynthError: it is of an estimated profile, or of another one that names no model.
     """
     if not plan.workload.runnable:
+        is_estimated = plan.device.endswith(ESTIMATED)
+        kind = "an estimated profile" if is_estimated else "a profile"
         raise SynthError(
-            f"plan {plan.name!r} is for {plan.profile_name!r}, a published profile without a model "
-            f"to run; profile a model of yours with `synth profile` and solve that"
+            f"plan {plan.name!r} is for {plan.profile_name!r}, {kind} without a model to run; "
+            f"profile a model of yours with `synth profile` and solve that"
         )

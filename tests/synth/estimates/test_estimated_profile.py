@@ -45,6 +45,21 @@ def test_a_measured_profile_reads_as_before() -> None:
     assert "estimate" not in load("zb-1.5b-p8-m24").to_data()["provenance"]
 
 
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_passes_that_the_hosts_launches_bind_are_named(recompute: str) -> None:
+    options = {"tp": 4, "ep": 8, "recompute": recompute}
+    launched = made({"model": "qwen3-235b-a22b", **options}).provenance.estimate
+    assert launched is not None and launched.launch_bound == {"moe_block": ("F", "B", "W")}
+    assert launched.words.endswith(
+        "; F, B, W of moe_block take as long as the host launches their kernels"
+    )
+    for other in (
+        {"model": "qwen3-235b-a22b", "software": "megatron-graphs"},
+        {"model": "llama3-8b"},
+    ):
+        assert "launches" not in made(other).provenance.estimate.words
+
+
 def test_tensor_parallelism_shares_work_and_bytes() -> None:
     one, eight = (synth.estimate("llama3-70b", "h100", tp=tp, seq_len=8192) for tp in (1, 8))
     assert work_us(one) / 8 < work_us(eight) < work_us(one) / 4
