@@ -23,6 +23,7 @@ from tests.runtime.cut.whole_models import (
     FromNumbers,
     Gpt,
     Llama,
+    Penalized,
     Recurrent,
     Routed,
     TwoTables,
@@ -61,6 +62,7 @@ CASES: dict[str, tuple[type[nn.Module], Callable[[int], tuple[Any, Any]], str, i
     "dit": (DiT, of_images, "x_embedder blocks.0 .1 .2 final_layer", 3),
     "by-parts": (ByParts, of_tokens, "embed blocks.0 .1 .2 head", 3),
     "recurrent": (Recurrent, of_keywords, "embed layers.layer0 .layer1 .layer2 head", 5),
+    "penalized": (Penalized, of_tokens, "embed blocks.0 .1 .2 .3 head", 6),
     "unet": (UNet, of_pictures, "down.0 down.1 down.2 mid up.0 up.1 up.2 loss", 8),
 }
 
