@@ -136,13 +136,16 @@ def _cut(spec: ModelSpec, model: nn.Module) -> CutModel:
             except SynthError as error:
                 raise type(error)(f"{spec.factory}: {error}") from error
             except Exception as error:
-                advice = "" if cut.batch is not None else _ADVICE
+                advice = _ADVICE_OF_CONFIG if is_hugging_face(spec.factory) else _ADVICE
+                advice = "" if cut.batch is not None else advice
                 raise failure_of(spec.factory, error, advice) from error
     return layers
 
 
 _CHECKED_LENGTH = 16
 _ADVICE = "; it was called with random token ids, --inputs FILE.py:FUNCTION makes other inputs"
+
+_ADVICE_OF_CONFIG = "; the whole model fails so with token ids: check the fields of its config"
 
 
 def _tokens(model: nn.Module, size: int, length: int) -> tuple[Tensor, Tensor]:

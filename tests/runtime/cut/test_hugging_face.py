@@ -177,6 +177,12 @@ def test_a_config_that_does_not_fit_is_refused(
         load_layers(ModelSpec(f"hf:{path}", arguments))
 
 
+def test_a_config_whose_forward_fails_is_said_to_be_the_cause(tmp_path: Path) -> None:
+    sizes = SIZES | DEEPSEEK | {"head_dim": 8}  # not that of the rotated part
+    with pytest.raises(SynthError, match=r"RuntimeError: .*: check the fields of its config$"):
+        checked(tmp_path, "deepseek_v3", sizes)
+
+
 def test_fields_that_follow_from_an_argument_do_so(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": "llama", **WITHOUT_WIDTH}))
