@@ -21,7 +21,7 @@ Layers = Sequence[nn.Module] | Mapping[int, nn.Module | Sequence[nn.Module]]
 LossFunction = Callable[[Any, Any], Tensor]
 
 
-class SharedParameter(NamedTuple):
+class RankSharedParameter(NamedTuple):
     """A parameter of this rank that stages of other ranks have, too, and all these ranks."""
 
     parameter: nn.Parameter
@@ -40,7 +40,7 @@ class TorchPipeline(NamedTuple):
 
     stages: list[PipelineStage]
     schedule: _PipelineScheduleRuntime
-    shared: list[SharedParameter]
+    shared: list[RankSharedParameter]
     group: dist.ProcessGroup | None
 
     def parameters(self) -> list[nn.Parameter]:
@@ -77,7 +77,7 @@ class TorchPipeline(NamedTuple):
                 parameter.grad = earlier if parameter.grad is None else earlier + parameter.grad
         return torch.stack(losses).mean().detach() if is_last else None
 
-    def _total(self, shared: SharedParameter) -> Tensor:
+    def _total(self, shared: RankSharedParameter) -> Tensor:
         """Return the sum of a parameter's gradients over its ranks, the same bits on each."""
         parameter, (home, *others) = shared
         own = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
@@ -150,7 +150,7 @@ def build_pipeline(
     return TorchPipeline(stages, schedule, _shared(plan, rank, layers), group)
 
 
-def _shared(plan: Plan, rank: int, layers: Layers) -> list[SharedParameter]:
+def _shared(plan: Plan, rank: int, layers: Layers) -> list[RankSharedParameter]:
     """Return the parameters of this rank that other ranks have, too.
 
     Raises:
@@ -172,7 +172,7 @@ def _shared(plan: Plan, rank: int, layers: Layers) -> list[SharedParameter]:
         ranks = sorted({rank_of[stage_of[place]] for place, _ in tie.places})
         place, name = tie.places[0]
         if len(ranks) > 1 and rank in ranks:
-            found.append(SharedParameter(layers[place].get_parameter(name), ranks))
+            found.append(RankSharedParameter(layers[place].get_parameter(name), ranks))
     return found
 
 
