@@ -5,7 +5,6 @@ from pathlib import Path
 
 from synth.cli.answer.output import is_first_process, talk
 from synth.errors import SynthError
-from synth.profile.estimate import ESTIMATED
 from synth.records.overwrite_guard import SCHEDULE, check_replaceable
 from synth.records.record import make_folder
 from synth.schedule.files.fingerprint import misfit
@@ -66,6 +65,11 @@ def save_plans(plans: Mapping[str, Plan], folder: Path, force: bool) -> None:
         raise refused
 
 
+def plan_estimate_lines(plan: Plan) -> list[str]:
+    """Return the line over answers from a plan of an estimated profile, and an empty one."""
+    return [f"{plan.profile_name}: estimated, not measured", ""] if plan.is_estimated else []
+
+
 def check_runnable(plan: Plan) -> None:
     """Refuse a plan without a model.
 
@@ -73,8 +77,7 @@ def check_runnable(plan: Plan) -> None:
         SynthError: it is of an estimated profile, or of another one that names no model.
     """
     if not plan.workload.runnable:
-        is_estimated = plan.device.endswith(ESTIMATED)
-        kind = "an estimated profile" if is_estimated else "a profile"
+        kind = "an estimated profile" if plan.is_estimated else "a profile"
         raise SynthError(
             f"plan {plan.name!r} is for {plan.profile_name!r}, {kind} without a model to run; "
             f"profile a model of yours with `synth profile` and solve that"
