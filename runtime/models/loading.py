@@ -1,5 +1,6 @@
 """Makes layers from a spec: all as the factory makes them, or a rank's own, initialised."""
 
+import copy
 import inspect
 import sys
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
@@ -334,7 +335,17 @@ def _own_factory(spec: ModelSpec) -> Factory:
             "your own, as path/to/file.py:function or package.module:function; or hf:NAME or "
             "hf:config.json of Hugging Face"
         )
-    return import_function(spec.factory)
+    found = import_function(spec.factory)
+    return _copier(found) if isinstance(found, nn.Module) else found
+
+
+def _copier(module: nn.Module) -> Factory:
+    """Return a function without parameters, which copies a module."""
+
+    def copied() -> Any:
+        return copy.deepcopy(module)
+
+    return copied
 
 
 def _bind(spec: ModelSpec, factory: Factory) -> None:

@@ -173,6 +173,23 @@ def test_what_cannot_be_cut_is_refused(
         cut_model(kind(), *of_tokens(0), at=at, check=True)
 
 
+def test_a_file_may_have_the_module_itself(tmp_path: Path) -> None:
+    path = tmp_path / "made.py"
+    path.write_text("from tests.runtime.cut.whole_models import Llama\nmodel = Llama()\n")
+    torch.rand(3)  # other draws before the import change nothing
+    spec = ModelSpec(f"{path}:model")
+    first, second = load_layers(spec), load_layers(spec)
+    assert len(first) == 5
+    torch.manual_seed(0)
+    drawn = Llama().tok_embeddings.weight
+    weights = [next(layers[0].parameters()) for layers in (first, second)]
+    for weight in weights:
+        torch.testing.assert_close(weight, drawn, rtol=0, atol=0)
+    assert weights[0] is not weights[1]
+    with pytest.raises(SynthError, match=r"could not be called with \{'depth': 2\}"):
+        load_layers(ModelSpec(f"{path}:model", {"depth": 2}))
+
+
 def test_a_function_of_a_user_may_return_a_whole_module(tmp_path: Path) -> None:
     file = tmp_path / "model.py"
     file.write_text("from tests.runtime.cut.whole_models import Llama as build\n")
