@@ -15,25 +15,45 @@ from torch.utils._pytree import tree_map_only
 from synth.errors import SynthError
 from synth.schedule.files.plan_file import Plan
 
+from .models.ties import find_ties
+
 Layers = Sequence[nn.Module] | Mapping[int, nn.Module | Sequence[nn.Module]]
 LossFunction = Callable[[Any, Any], Tensor]
 
 
+class RankSharedParameter(NamedTuple):
+    """A parameter of this rank that stages of other ranks have, too, and all these ranks."""
+
+    parameter: nn.Parameter
+    ranks: list[int]
+
+
 class TorchPipeline(NamedTuple):
-    """A rank of a pipeline of PyTorch's: its stages, and the schedule that runs them."""
+    """A rank of a pipeline of PyTorch's: its stages, and the schedule that runs them.
+
+    Attributes:
+        stages: of this rank.
+        schedule: PyTorch's, which knows nothing of shared parameters.
+        shared: those of several ranks, in an order that all ranks have in common.
+        group: the processes of the pipeline.
+    """
 
     stages: list[PipelineStage]
     schedule: _PipelineScheduleRuntime
+    shared: list[RankSharedParameter]
+    group: dist.ProcessGroup | None
 
     def parameters(self) -> list[nn.Parameter]:
-        """The parameters of all stages of this rank."""
-        return [each for stage in self.stages for each in stage.submod.parameters()]
+        """The parameters of all stages of this rank, each once."""
+        every = (each for stage in self.stages for each in stage.submod.parameters())
+        return list(dict.fromkeys(every))
 
     def step(self, *inputs: Any, target: Any = None) -> Tensor | None:
         """Run a batch, and leave the mean gradients of its micro-batches in the parameters.
 
         Inputs and target are given on every rank, and are used where the first and the last stage
-        are; PyTorch divides them into micro-batches along dimension 0.
+        are; PyTorch divides them into micro-batches along dimension 0. Gradients of parameters that
+        several ranks share are added up over these. All are added to those that are there.
 
         Returns:
             The mean loss, detached, on the rank of the last stage; None on others.
@@ -41,13 +61,52 @@ class TorchPipeline(NamedTuple):
         is_first = any(stage.is_first for stage in self.stages)
         is_last = any(stage.is_last for stage in self.stages)
         losses: list[Tensor] = []
+        before = {parameter: parameter.grad for parameter in self.parameters()}
+        for parameter in before:
+            parameter.grad = None  # PyTorch divides also what was there by the micro-batches
         self.schedule.step(
             *(inputs if is_first else ()),
             target=target if is_last else None,
             losses=losses if is_last else None,
             return_outputs=False,
         )
+        for each in self.shared:
+            each.parameter.grad = self._total(each)
+        for parameter, earlier in before.items():
+            if earlier is not None:
+                parameter.grad = earlier if parameter.grad is None else earlier + parameter.grad
         return torch.stack(losses).mean().detach() if is_last else None
+
+    def _total(self, shared: RankSharedParameter) -> Tensor:
+        """Return the sum of a parameter's gradients over its ranks, the same bits on each."""
+        parameter, (home, *others) = shared
+        own = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        own = own.contiguous()
+        if dist.get_rank(self.group) != home:
+            dist.send(own, self._process(home), group=self.group)
+            dist.recv(own, self._process(home), group=self.group)
+            return own
+        for other in others:
+            part = torch.empty_like(own)
+            dist.recv(part, self._process(other), group=self.group)
+            own += part
+        for other in others:
+            dist.send(own, self._process(other), group=self.group)
+        return own
+
+    def _process(self, rank: int) -> int:
+        return rank if self.group is None else dist.get_global_rank(self.group, rank)
+
+
+class _Stage(PipelineStage):
+    """A stage whose trial for shapes gets zeros: PyTorch's gets what is in memory, such as ids."""
+
+    def _to_tensor(self, arg: Any) -> Tensor:
+        tensor = super()._to_tensor(arg)
+        if not isinstance(arg, Tensor):
+            with torch.no_grad():
+                tensor.zero_()
+        return tensor
 
 
 def build_pipeline(
@@ -76,7 +135,9 @@ def build_pipeline(
         for stage, given in held.items()
     }
     where = _device_of(parts.values()) if device is None else torch.device(device)
-    stages = [PipelineStage(part, n, count, where, group=group) for n, part in parts.items()]
+    stages: list[PipelineStage] = [
+        _Stage(part, n, count, where, group=group) for n, part in parts.items()
+    ]
     last = parts.get(count - 1)
     loss = last.loss if loss_fn is None and last is not None else loss_fn or _no_loss
     schedule = _PipelineScheduleRuntime(  # type: ignore[no-untyped-call]
@@ -86,7 +147,33 @@ def build_pipeline(
         path = Path(folder) / "plan.csv"
         path.write_text(csv)
         schedule._load_csv(str(path))
-    return TorchPipeline(stages, schedule)
+    return TorchPipeline(stages, schedule, _shared(plan, rank, layers), group)
+
+
+def _shared(plan: Plan, rank: int, layers: Layers) -> list[RankSharedParameter]:
+    """Return the parameters of this rank that other ranks have, too.
+
+    Raises:
+        SynthError: there are some, and which they are is unknown without all layers.
+    """
+    rank_of = {n: r for r, held in enumerate(plan.placed.held) for n, _ in held}
+    if isinstance(layers, Mapping):
+        for stages in (tie.stages for tie in plan.costs.ties):
+            if len({rank_of[stage] for stage in stages}) > 1:
+                raise SynthError(
+                    f"stages {' and '.join(map(str, stages))} of plan {plan.name!r} share "
+                    f"parameters, whose gradients are added up over their ranks: give all layers "
+                    f"of the model instead of those by stage"
+                )
+        return []
+    stage_of = {i: n for n in range(len(plan.partition)) for i in plan.layers_of(n)}
+    found = []
+    for tie in find_ties(layers):
+        ranks = sorted({rank_of[stage_of[place]] for place, _ in tie.places})
+        place, name = tie.places[0]
+        if len(ranks) > 1 and rank in ranks:
+            found.append(RankSharedParameter(layers[place].get_parameter(name), ranks))
+    return found
 
 
 def _held(plan: Plan, rank: int, given: Layers) -> dict[int, list[nn.Module]]:
@@ -120,7 +207,8 @@ class _StageModule(nn.Module):
     def forward(self, *inputs: Any) -> Any:
         """Run the layers, except one that computes the loss."""
         held = list(self.layers)[:-1] if self._has_loss else list(self.layers)
-        output: Any = inputs[0] if len(inputs) == 1 else inputs
+        entered = tree_map_only(Tensor, _entered, inputs)
+        output: Any = entered[0] if len(entered) == 1 else entered
         for layer in held:
             output = layer(*_arguments(output))
         return _owned(output)
@@ -133,6 +221,25 @@ class _StageModule(nn.Module):
 
 def _arguments(output: Any) -> tuple[Any, ...]:
     return tuple(output) if isinstance(output, tuple | list) else (output,)
+
+
+class _ContiguousGradient(torch.autograd.Function):
+    """Return the input; its gradient is contiguous, as PyTorch's runtime sends no other."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0].contiguous()
+
+
+def _entered(tensor: Tensor) -> Tensor:
+    if not tensor.requires_grad:
+        return tensor
+    entered: Tensor = _ContiguousGradient.apply(tensor)  # type: ignore[no-untyped-call]
+    return entered
 
 
 def _owned(output: Any) -> Any:

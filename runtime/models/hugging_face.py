@@ -74,9 +74,10 @@ def make_whole(spec: ModelSpec) -> nn.Module:
         SynthError: as `load_config`; transformers has no such model, or its inputs are unknown.
     """
     config = load_config(spec)
+    kind = _class_of(spec, config)
     model: nn.Module
     try:
-        model = _class_of(spec, config)._from_config(config, dtype=torch.float32)
+        model = kind._from_config(config, dtype=torch.float32)
     except Exception as error:  # of fields that do not fit, of any class
         raise SynthError(
             f"{spec.factory}: transformers cannot make it: {_short(error)}; check the fields of "

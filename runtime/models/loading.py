@@ -1,5 +1,6 @@
 """Makes layers from a spec: all as the factory makes them, or a rank's own, initialised."""
 
+import copy
 import inspect
 import sys
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
@@ -136,13 +137,16 @@ def _cut(spec: ModelSpec, model: nn.Module) -> CutModel:
             except SynthError as error:
                 raise type(error)(f"{spec.factory}: {error}") from error
             except Exception as error:
-                advice = "" if cut.batch is not None else _ADVICE
+                advice = _ADVICE_OF_CONFIG if is_hugging_face(spec.factory) else _ADVICE
+                advice = "" if cut.batch is not None else advice
                 raise failure_of(spec.factory, error, advice) from error
     return layers
 
 
 _CHECKED_LENGTH = 16
 _ADVICE = "; it was called with random token ids, --inputs FILE.py:FUNCTION makes other inputs"
+
+_ADVICE_OF_CONFIG = "; the whole model fails so with token ids: check the fields of its config"
 
 
 def _tokens(model: nn.Module, size: int, length: int) -> tuple[Tensor, Tensor]:
@@ -331,7 +335,17 @@ def _own_factory(spec: ModelSpec) -> Factory:
             "your own, as path/to/file.py:function or package.module:function; or hf:NAME or "
             "hf:config.json of Hugging Face"
         )
-    return import_function(spec.factory)
+    found = import_function(spec.factory)
+    return _copier(found) if isinstance(found, nn.Module) else found
+
+
+def _copier(module: nn.Module) -> Factory:
+    """Return a function without parameters, which copies a module."""
+
+    def copied() -> Any:
+        return copy.deepcopy(module)
+
+    return copied
 
 
 def _bind(spec: ModelSpec, factory: Factory) -> None:

@@ -18,6 +18,8 @@ import torch
 
 from synth.errors import SynthError
 
+from ..seeds import seeded
+
 
 class UserCodeFailed(SynthError):
     """The user's own code raised an error."""
@@ -54,7 +56,8 @@ def _last_of_the_user(error: Exception) -> traceback.FrameSummary:
 def import_function(address: str) -> Callable[..., Any]:
     """Import a function, and what it imports from its own folder, as `python file.py` would.
 
-    A package is looked for in the current folder first.
+    A package is looked for in the current folder first. Code that runs at the import, such as that
+    of a whole module's instance, draws the same random numbers in each process.
 
     Raises:
         SynthError: file, module or function is not there or cannot be imported.
@@ -62,7 +65,8 @@ def import_function(address: str) -> Callable[..., Any]:
     place, _, name = address.rpartition(":")
     file = Path(os.path.realpath(Path(place).expanduser())) if place.endswith(".py") else None
     _search_first(Path.cwd() if file is None else file.parent)
-    module = _from_package(place) if file is None else _from_file(file)
+    with seeded(0):
+        module = _from_package(place) if file is None else _from_file(file)
     function = getattr(module, name, None)
     if not callable(function):
         offered = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]

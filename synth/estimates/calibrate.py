@@ -18,6 +18,7 @@ from synth.estimates.fit import ROW, StepParts, are_dense, fit
 from synth.estimates.layout import Layout, Sharding
 from synth.estimates.model_config import model_of
 from synth.estimates.published import PROGRAM, PublishedRun, published_runs, run_of
+from synth.estimates.rates import read_table
 from synth.estimates.training_step import TrainingStep
 from synth.op_kinds import OpKind
 from synth.profile import Profile
@@ -95,11 +96,12 @@ def runs_of(given: str, device: str, software: str, model: str | None) -> list[P
     if path.suffix.lower() == ".json" and path.is_file():
         return [_run_of_profile(Profile.load(path), device, software, model)]
     if path.is_file():
-        rows = list(csv.DictReader(io.StringIO(read_text(path, "a CSV file of runs"))))
         runs = []
-        for number, row in enumerate(rows, 1):
+        for number, row in enumerate(_rows(path), 1):
             try:
-                filled = {"precision": "bf16", **_present(row)}
+                _check_same("device", device, row.get("device"))
+                _check_same("software", software, row.get("software"))
+                filled = {"precision": "bf16", **row}
                 runs.append(run_of({**filled, "device": device, "software": software}))
             except SynthError as error:
                 raise SynthError(f"{path}, row {number}: {error}") from None
@@ -131,8 +133,49 @@ def program_of(given: str, software: str | None) -> str:
     return own
 
 
-def _present(row: dict[str, str]) -> dict[str, str]:
-    return {name: text for name, text in row.items() if name is not None and text}
+def unread_columns(path: Path) -> list[str]:
+    """Return the columns of a CSV of runs that have no meaning here, such as notes or typos."""
+    known = read_table("published.csv")[0].keys() | {"software", "sp"}
+    return [name for name in _header_and_rows(path)[0] if name not in known]
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a CSV of runs, without empty values.
+
+    Raises:
+        SynthError: a column is there twice, or a row has more values than there are columns.
+    """
+    header, rows = _header_and_rows(path)
+    twice = next((name for place, name in enumerate(header) if name in header[:place]), None)
+    if twice is not None:
+        raise SynthError(f"{path} has the column {twice} twice; give it once")
+    for number, row in enumerate(rows, 1):
+        if len(row) > len(header):
+            raise SynthError(
+                f"{path}, row {number}: {len(row)} values, and {len(header)} columns; quote values "
+                f"with commas"
+            )
+    return [{name: text for name, text in zip(header, row, strict=False) if text} for row in rows]
+
+
+def _header_and_rows(path: Path) -> tuple[list[str], list[list[str]]]:
+    text = io.StringIO(read_text(path, "a CSV file of runs"))
+    lines = [[each.strip() for each in line] for line in csv.reader(text, skipinitialspace=True)]
+    header, *rows = [line for line in lines if any(line)] or [[]]
+    return header, rows
+
+
+def _check_same(what: str, asked: str, of_row: str | None) -> None:
+    """Check that a row is of the device, or the training program, that was asked for.
+
+    Raises:
+        SynthError: it is of another one.
+    """
+    if of_row is not None and of_row.lower() != asked:
+        raise SynthError(
+            f"a row of runs has {what} {of_row!r:.40}, and --{what} is {asked}; leave the row out, "
+            f"or give --{what} {of_row:.40}"
+        )
 
 
 def representative(rows: Sequence[StepParts], count: int) -> list[StepParts]:

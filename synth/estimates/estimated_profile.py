@@ -107,7 +107,7 @@ class Estimator:
                 command=command,
                 notes="; ".join(f"{what}: {where}" for what, where in self.device.sources.items())
                 or None,
-                estimate=self._estimate(totals),
+                estimate=self._estimate(totals, parts),
             ),
             workload=self._workload(),
             capacity_bytes=self.device.memory_bytes,
@@ -188,7 +188,7 @@ class Estimator:
             data=data,
         )
 
-    def _estimate(self, totals: Parts) -> Estimate:
+    def _estimate(self, totals: Parts, parts: dict[str, "_Part"]) -> Estimate:
         shares = (totals.matmul_us, totals.memory_us, totals.communication_us)
         times = [value * us for value, us in zip(self.factors.values, shares, strict=True)]
         whole = sum(times) or 1.0
@@ -207,6 +207,9 @@ class Estimator:
             layout=", ".join(
                 f"{name} {value}" for name, value in self.layout.model_dump(mode="json").items()
             ),
+            launch_bound={
+                kind: part.launch_bound for kind, part in parts.items() if part.launch_bound
+            },
         )
 
     @property
@@ -276,7 +279,9 @@ class Estimator:
         is_full = self.layout.recompute is Recompute.FULL and not is_end
         if not is_full:
             parts[Role.B] += again
-        times = self._passes_us(kind, parts) | {OpKind.STEP: self._step_us(states)}
+        least = self._host_us(kind) / 3
+        launched = tuple(OpKind(role) for role in Role if self.factors.us(parts[role]) < least)
+        times = self._passes_us(parts, least) | {OpKind.STEP: self._step_us(states)}
         if self.software.stops_early and kind == "block":
             whole_again = parts_of(ops.forward_again(work), self.device, self.software)
             times[OpKind.R] = self.factors.us(whole_again)
@@ -308,16 +313,14 @@ class Estimator:
         if self.layout.sharding is Sharding.FSDP:
             layer = self._with_gathering(layer, states)
         if not is_full:
-            host_us = self.software.host_us if kind in ("moe_block", "mtp") else 0.0
-            layer = with_pair(layer, work, self.device, self.factors, host_us)
-        return _Part(layer, parts)
+            layer = with_pair(layer, work, self.device, self.factors, self._host_us(kind))
+        return _Part(layer, parts, launched)
 
-    def _passes_us(self, kind: str, parts: dict[Role, Parts]) -> dict[OpKind, float]:
-        """The times of F, B, W and BW; of experts at least what the host takes to launch them.
+    def _passes_us(self, parts: dict[Role, Parts], least: float) -> dict[OpKind, float]:
+        """The times of F, B, W and BW; of F, B and W at least what the host takes to launch them.
 
-        F, B and W have about as many kernels each.
+        These have about as many kernels each.
         """
-        least = self.software.host_us / 3 if kind in ("moe_block", "mtp") else 0.0
         forward, backward, weight = (self.factors.us(parts[role]) for role in Role)
         return {
             OpKind.F: max(forward, least),
@@ -325,6 +328,10 @@ class Estimator:
             OpKind.W: max(weight, least),
             OpKind.BW: max(backward + weight, 2 * least),
         }
+
+    def _host_us(self, kind: str) -> float:
+        """The time in which the host launches the kernels of F, B and W; 0 without experts."""
+        return self.software.host_us if kind in ("moe_block", "mtp") else 0.0
 
     def _with_gathering(self, layer: LayerProfile, states: States) -> LayerProfile:
         """Add FSDP's exchanges to the times of compute.
@@ -428,10 +435,11 @@ class Estimator:
 
 @dataclass(frozen=True)
 class _Part:
-    """A layer's profile, and the parts of its times before the factors."""
+    """A layer's profile, the parts of its times before the factors, and `launch_bound` passes."""
 
     layer: LayerProfile
     parts: dict[Role, Parts]
+    launch_bound: tuple[OpKind, ...]
 
 
 @lru_cache(maxsize=8)

@@ -20,6 +20,12 @@ from synth.records.record import Record, describe
 
 _DATA = "data"
 
+# Values under their names of some kinds, of which every config has each.
+_SAID = (
+    ("hidden_size", "n_embd", "d_model"),
+    ("num_hidden_layers", "n_layer", "n_layers"),
+)
+
 
 def model_of(name_or_path: str) -> ModelShape:
     """Return the shape of a shipped model, or of a `config.json` or the folder that holds one.
@@ -97,8 +103,8 @@ def shape_of(config: Mapping[str, Any], name: str) -> ModelShape:
         try:
             return ModelShape(name=name, **read(given))
         except MissingValue:
-            if not given.has("hidden_size") or not given.has("num_hidden_layers"):
-                raise  # a config says these in any case
+            if not all(any(map(given.has, names)) for names in _SAID):
+                raise
             whole = ConfigValues(completed(config, given), given.source)
             return ModelShape(name=name, **read(whole))
     except ValidationError as error:

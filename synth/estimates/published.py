@@ -21,6 +21,7 @@ from synth.estimates.model_shape import Experts, LatentAttention, ModelShape
 from synth.estimates.pairs import EXCHANGE_HIDDEN
 from synth.estimates.rates import read_table
 from synth.estimates.training_step import TrainingStep, micro_batches_of
+from synth.profile.model_flops import format_flops
 from synth.profile.optimizer import OptimizerSpec
 from synth.records.record import describe
 
@@ -88,6 +89,16 @@ class PublishedRun:
     peak_bytes: float | None = None
     variant: str = ""
 
+    @property
+    def flops_per_s(self) -> float:
+        """Of a device, for the matrices alone: six of each token and parameter.
+
+        Embeddings have no product, and are left out.
+        """
+        shape = self.step.estimator.shape
+        tables = shape.vocab * shape.hidden * (0 if shape.tied else 1)
+        return 6.0 * (shape.parameters_of_a_token - tables) * self.tokens_per_s
+
 
 def _software(row: Mapping[str, str]) -> Software:
     """The training program, with what a note says of it."""
@@ -123,12 +134,28 @@ def run_of(row: Mapping[str, str]) -> PublishedRun:
     """Return the run of a user's row.
 
     Raises:
-        SynthError: a value is missing or not understood, or the values do not go together.
+        SynthError: a value is missing or not understood, the values do not go together, or the
+            throughput is more than the device can have.
     """
     try:
-        return _run(_Row(row), row, software_of(row.get("software") or "megatron"))
+        run = _run(_Row(row), row, software_of(row.get("software") or "megatron"))
     except ValidationError as error:
         raise SynthError(f"a row of runs is out of range:\n{describe(error)}") from None
+    layout, device = run.step.estimator.layout, run.step.estimator.device
+    batch, samples = _Row(row).number("global_batch"), layout.micro_batch_size * layout.data
+    if batch % samples:
+        raise SynthError(
+            f"a row of runs has global_batch {batch}, and micro_batch × dp is {samples}; give a "
+            f"multiple"
+        )
+    used, peak = run.flops_per_s, device.peak(layout.precision.dtype)
+    if used > peak:
+        raise SynthError(
+            f"a row of runs has tokens_per_s_gpu {run.tokens_per_s:.0f}, for which a device "
+            f"needs {format_flops(used)}/s, and {device.title} has at most "
+            f"{format_flops(peak)}/s; give the throughput of one device"
+        )
+    return run
 
 
 def _run(read: "_Row", row: Mapping[str, str], software: Software) -> PublishedRun:

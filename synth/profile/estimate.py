@@ -38,6 +38,8 @@ class Estimate(Record):
         memory_uncertainty: of the bytes, as a share.
         calibration: what the factors were fitted to; None: they were not.
         layout: the sizes that were given, for display.
+        launch_bound: by kind of layer the passes (F, B, W) that take as long as the host launches
+            their kernels, so that they tell nothing of the kernels.
     """
 
     factors: Mapping[str, Factor]
@@ -45,6 +47,7 @@ class Estimate(Record):
     memory_uncertainty: _Share = 0.25
     calibration: PlainText | None = None
     layout: PlainText
+    launch_bound: Mapping[PlainText, tuple[PlainText, ...]] = {}
 
     @property
     def uncertainty(self) -> float:
@@ -56,7 +59,11 @@ class Estimate(Record):
     def words(self) -> str:
         """A line: the times' uncertainty, and what the factors are fitted to."""
         fitted = "not calibrated" if self.calibration is None else f"fitted to {self.calibration}"
+        bound = "".join(
+            f"; {', '.join(passes)} of {kind} take as long as the host launches their kernels"
+            for kind, passes in self.launch_bound.items()
+        )
         return (
             f"estimated, not measured: times ± {100 * self.uncertainty:.0f} %, "
-            f"memory ± {100 * self.memory_uncertainty:.0f} % ({fitted})"
+            f"memory ± {100 * self.memory_uncertainty:.0f} % ({fitted}){bound}"
         )

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from synth.estimates.named import estimated
+from synth.families import generate
 from synth.profile.workload import Workload
 from synth.schedule.files.plan_file import Plan
 from tests.cli.conftest import TINY, Synth, make_run_plan
@@ -85,4 +87,29 @@ def test_wrong_options_are_refused_in_one_line(
 def test_a_plan_of_a_published_profile_has_no_model(synth: Synth, plan_file: Path) -> None:
     pytest.importorskip("torch")
     ended = synth("rehearse", plan_file)
-    assert ended.code == 2 and "a published profile without a model" in ended.stderr
+    assert ended.code == 2 and "a profile without a model" in ended.stderr
+
+
+@pytest.fixture(scope="module")
+def estimated_plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("estimated") / "plan.json"
+    Plan.of(estimated("llama3-8b-h100-tp1"), [17, 17], generate("1f1b", 2, 4)).save(path)
+    return path
+
+
+@pytest.mark.parametrize("command", ["run", "rehearse"])
+def test_a_plan_of_an_estimated_profile_is_called_so(
+    synth: Synth, estimated_plan: Path, command: str
+) -> None:
+    pytest.importorskip("torch")
+    ended = synth(command, estimated_plan)
+    assert ended.code == 2
+    assert "is for 'llama3-8b-h100-tp1', an estimated profile without a model" in ended.stderr
+
+
+@pytest.mark.parametrize("command", ["explain", "check", "show"])
+def test_answers_from_an_estimated_plan_are_marked(
+    synth: Synth, estimated_plan: Path, command: str
+) -> None:
+    ended = synth(command, estimated_plan)
+    assert ended.code == 0 and "estimated" in ended.stdout

@@ -256,4 +256,4 @@ def test_a_published_profiles_plan_has_nothing_to_run(
 ) -> None:
     ended = synth("run", plan_file, "--data", text)
     assert ended.code == 2
-    assert "published profile without a model" in ended.stderr
+    assert "profile without a model" in ended.stderr

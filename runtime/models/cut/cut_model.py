@@ -1,6 +1,7 @@
 """A whole model as the layers of a pipeline."""
 
 from collections.abc import Sequence
+from threading import Lock
 from typing import Any
 
 import torch
@@ -18,6 +19,9 @@ from .recorder import record
 from .steps import RecordedCall
 from .structure import Structure
 from .whole import loss_call
+
+# Ranks in one process share torch's generator of random numbers.
+_one_at_a_time = Lock()
 
 
 class CutModel(list[Piece]):
@@ -56,7 +60,7 @@ def cut_model(
     named = None if at is None else named_pieces(model, at)
     begins = find_blocks(model) if named is None else [n for names in named.values() for n in names]
     call = loss_call(model)
-    with unchanged(model), torch.random.fork_rng(devices=[]):
+    with _one_at_a_time, unchanged(model), torch.random.fork_rng(devices=[]):
         recording = record(model, closed_modules(model, begins), call, inputs, targets)
     steps = without_unused(recording)
     if named is None:
@@ -68,7 +72,8 @@ def cut_model(
     if len(pieces) < 2:
         raise SynthError("the model was cut into one piece; name more modules with --cut")
     if check:
-        check_pieces(model, pieces, call, inputs, targets)
+        with _one_at_a_time:
+            check_pieces(model, pieces, call, inputs, targets)
     return CutModel(pieces)
 
 

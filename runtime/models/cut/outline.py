@@ -35,14 +35,41 @@ def _on_meta(module: nn.Module, args: Any, kwargs: Any) -> Any:
     leaves, spec = pytree.tree_flatten((args, kwargs))
     outlined = [leaf.to("meta") if isinstance(leaf, Tensor) else leaf for leaf in leaves]
     before = [leaf._version if isinstance(leaf, Tensor) else 0 for leaf in outlined]
-    buffers = {name: buffer.to("meta") for name, buffer in module.named_buffers()}
-    meta_args, meta_kwargs = pytree.tree_unflatten(outlined, spec)
-    with torch.device("meta"):
-        value = functional_call(module, buffers, meta_args, meta_kwargs)
+    value = _called_on_meta(module, *pytree.tree_unflatten(outlined, spec))
     for leaf, outline, version in zip(leaves, outlined, before, strict=True):
         if isinstance(leaf, Tensor) and outline._version != version:
             leaf.copy_(leaf.clone())  # is seen as changed
     return pytree.tree_map_only(Tensor, lambda made: _with_values(made, outlined, leaves), value)
+
+
+def _called_on_meta(module: nn.Module, args: Any, kwargs: Any) -> Any:
+    state = (*module.named_parameters(), *module.named_buffers())
+    with torch.device("meta"):
+        return functional_call(module, {n: t.to("meta") for n, t in state}, args, kwargs)
+
+
+def has_form(value: Any, module: nn.Module, args: Any, kwargs: Any) -> bool:
+    """Return True if a module returns a tree of the form of a value, as its run on meta shows.
+
+    Args:
+        value: the output of a module that is alike.
+        module: the module.
+        args: its positional arguments, with values.
+        kwargs: its keywords, with values.
+    """
+    try:
+        found = _called_on_meta(
+            module, *pytree.tree_map_only(Tensor, lambda t: t.to("meta"), (args, kwargs))
+        )
+    except Exception:  # of any class, as in `run_empty`
+        return False
+    is_same: bool = _form(found) == _form(value)
+    return is_same
+
+
+def _form(value: Any) -> Any:
+    leaves, spec = pytree.tree_flatten(value)
+    return spec, [(x.shape, x.dtype) if isinstance(x, Tensor) else repr(x) for x in leaves]
 
 
 def _with_values(made: Tensor, outlined: Sequence[Any], leaves: Sequence[Any]) -> Tensor:

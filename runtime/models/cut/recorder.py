@@ -27,7 +27,7 @@ from .code_place import WAY_OUT, line_run, reads
 from .guard import storage_of
 from .held_tensors import tensors_in
 from .intercept import intercepted
-from .outline import run_empty
+from .outline import has_form, run_empty
 from .recording import ForwardRecording
 from .steps import RecordedCall, RecordedForward
 from .torch_functions import mutates, reads_numbers, sources
@@ -119,12 +119,21 @@ class _Recorder(TorchFunctionMode):
     def _output(
         self, name: str, module: nn.Module, run: Callable[..., Any], args: Any, kwargs: Any
     ) -> "_Output":
-        """Run a module, or return what an equal one gave for equal shapes."""
-        leaves, key = pytree.tree_leaves((args, kwargs)), None
+        """Run a module, or return what an equal one gave for equal shapes.
+
+        One that differs in its place, such as `layer_idx`, is equal if it returns the same form.
+        """
+        leaves = pytree.tree_leaves((args, kwargs))
+        looks = tuple(map(_look, leaves))
+        keys: tuple[Hashable, ...] = ()
         if next(module.parameters(), None) is not None:
-            key = (layer_signature(module, with_places=False), tuple(map(_look, leaves)))
-            if key in self._like:
-                return self._like[key]
+            keys = tuple((w, layer_signature(module, with_places=w), looks) for w in (True, False))
+            exact, like = map(self._like.get, keys)
+            if exact is None and like and self._has_form(like.value, module, args, kwargs):
+                exact = like
+            if exact is not None:
+                self._like[keys[0]] = exact
+                return exact
         with self._inside(), torch.no_grad():
             versions = _versions(leaves)
             if has_empty_parameters(module):
@@ -142,9 +151,13 @@ class _Recorder(TorchFunctionMode):
                 )
         aliases = [shared.get(storage_of(x)) if isinstance(x, Tensor) else None for x in outputs]
         made = _Output(value, tuple(mutated), tuple(aliases))
-        if key is not None:
-            self._like[key] = made
+        for key in keys:
+            self._like.setdefault(key, made)
         return made
+
+    def _has_form(self, value: Any, module: nn.Module, args: Any, kwargs: Any) -> bool:
+        with self._inside(), torch.no_grad():
+            return has_form(value, module, args, kwargs)
 
     @contextmanager
     def _inside(self) -> Iterator[None]:

@@ -37,7 +37,9 @@ def is_of_transformers(model: nn.Module) -> bool:
 
 def _call_of_transformers(model: nn.Module, inputs: Any, targets: Any) -> tuple[Any, bool]:
     keywords: dict[str, Any] = {"return_dict": True}
-    if getattr(getattr(model, "config", None), "use_cache", None) is not None:
+    config: Any = getattr(model, "config", None)
+    language = config.get_text_config() if hasattr(config, "get_text_config") else None
+    if any(getattr(each, "use_cache", None) is not None for each in (config, language)):
         keywords["use_cache"] = False
     if isinstance(inputs, Mapping):
         return model(**inputs, **keywords).logits, False

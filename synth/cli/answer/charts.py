@@ -67,7 +67,7 @@ class ChartSet:
         if has_run:
             charts.append(Chart.measured("measured", plan, overlaid))
         size = f"{plan.num_ranks} ranks, {plan.num_micro_batches} micro-batches"
-        mark = ESTIMATED if plan.device.endswith(ESTIMATED) else ""
+        mark = ESTIMATED if plan.is_estimated else ""
         title = f"{plan.name}: {size} of {plan.profile_name}{mark}"
         return cls(title, tuple(charts), by_rank=has_run)
 

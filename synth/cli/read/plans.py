@@ -65,14 +65,20 @@ def save_plans(plans: Mapping[str, Plan], folder: Path, force: bool) -> None:
         raise refused
 
 
+def plan_estimate_lines(plan: Plan) -> list[str]:
+    """Return the line over answers from a plan of an estimated profile, and an empty one."""
+    return [f"{plan.profile_name}: estimated, not measured", ""] if plan.is_estimated else []
+
+
 def check_runnable(plan: Plan) -> None:
     """Refuse a plan without a model.
 
     Raises:
-        SynthError: it is of a published profile.
+        SynthError: it is of an estimated profile, or of another one that names no model.
     """
     if not plan.workload.runnable:
+        kind = "an estimated profile" if plan.is_estimated else "a profile"
         raise SynthError(
-            f"plan {plan.name!r} is for {plan.profile_name!r}, a published profile without a model "
-            f"to run; profile a model of yours with `synth profile` and solve that"
+            f"plan {plan.name!r} is for {plan.profile_name!r}, {kind} without a model to run; "
+            f"profile a model of yours with `synth profile` and solve that"
         )

@@ -47,6 +47,8 @@ def work(plan_path: Path, request: CheckRequest) -> None:
             answer_json({"valid": False, "plan": plan.name, "message": str(error)})
         raise
     how_the_bound_stands(plan, proof, verified, on_trust)
+    if plan.is_estimated:
+        on_trust["estimate"] = f"times and bytes of {plan.profile_name}: estimated, not measured"
     if request.format == Format.JSON:
         said = {"valid": True, "plan": plan.name, "proven": verified, "on_trust": on_trust}
         answer_json(said | bound_json(plan, proof))

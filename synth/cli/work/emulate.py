@@ -8,7 +8,7 @@ from synth.cli.answer.output import Format, answer, answer_json, talk
 from synth.cli.answer.run import early_ops_text, iterations_us, trace_of
 from synth.cli.emulate import EmulateRequest
 from synth.cli.progress.line import current_line
-from synth.cli.read.plans import load_checked
+from synth.cli.read.plans import load_checked, plan_estimate_lines
 from synth.cli.run import refuse_charts
 from synth.records.overwrite_guard import TRACE, check_replaceable
 from synth.records.record import check_outputs
@@ -114,7 +114,7 @@ def _report(
     if request.format == Format.JSON:
         answer_json({"emulated": True, **found.model_dump(mode="json")})
         return
-    answer(_LABEL + "\n")
+    answer("\n".join([_LABEL, *plan_estimate_lines(plan)[:1], ""]))
     if found.measured_us > _TOO_SLOW * found.predicted_us:
         talk(
             f"warning: an iteration took {found.measured_us / found.predicted_us:.1f} times what "

@@ -13,6 +13,7 @@ from synth.costs.recomputation import FULL, Recomputation
 from synth.costs.recomputed_layers import recomputing
 from synth.errors import SynthError
 from synth.profile import Profile
+from synth.profile.estimate import ESTIMATED
 from synth.profile.measurement_conditions import Conditions
 from synth.profile.mesh import Mesh
 from synth.profile.model_flops import ModelFlops
@@ -244,6 +245,11 @@ class Plan(Displayed, FileRecord):
     def num_ranks(self) -> int:
         """The number of ranks of a pipeline."""
         return len(self.programs)
+
+    @property
+    def is_estimated(self) -> bool:
+        """True if the times and bytes were computed, and not measured."""
+        return self.device.endswith(ESTIMATED)
 
     @property
     def recomputation(self) -> Recomputation:

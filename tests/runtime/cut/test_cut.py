@@ -23,6 +23,7 @@ from tests.runtime.cut.whole_models import (
     FromNumbers,
     Gpt,
     Llama,
+    Penalized,
     Recurrent,
     Routed,
     TwoTables,
@@ -61,6 +62,7 @@ CASES: dict[str, tuple[type[nn.Module], Callable[[int], tuple[Any, Any]], str, i
     "dit": (DiT, of_images, "x_embedder blocks.0 .1 .2 final_layer", 3),
     "by-parts": (ByParts, of_tokens, "embed blocks.0 .1 .2 head", 3),
     "recurrent": (Recurrent, of_keywords, "embed layers.layer0 .layer1 .layer2 head", 5),
+    "penalized": (Penalized, of_tokens, "embed blocks.0 .1 .2 .3 head", 6),
     "unet": (UNet, of_pictures, "down.0 down.1 down.2 mid up.0 up.1 up.2 loss", 8),
 }
 
@@ -169,6 +171,23 @@ def test_what_cannot_be_cut_is_refused(
 ) -> None:
     with pytest.raises(SynthError, match=message):
         cut_model(kind(), *of_tokens(0), at=at, check=True)
+
+
+def test_a_file_may_have_the_module_itself(tmp_path: Path) -> None:
+    path = tmp_path / "made.py"
+    path.write_text("from tests.runtime.cut.whole_models import Llama\nmodel = Llama()\n")
+    torch.rand(3)  # other draws before the import change nothing
+    spec = ModelSpec(f"{path}:model")
+    first, second = load_layers(spec), load_layers(spec)
+    assert len(first) == 5
+    torch.manual_seed(0)
+    drawn = Llama().tok_embeddings.weight
+    weights = [next(layers[0].parameters()) for layers in (first, second)]
+    for weight in weights:
+        torch.testing.assert_close(weight, drawn, rtol=0, atol=0)
+    assert weights[0] is not weights[1]
+    with pytest.raises(SynthError, match=r"could not be called with \{'depth': 2\}"):
+        load_layers(ModelSpec(f"{path}:model", {"depth": 2}))
 
 
 def test_a_function_of_a_user_may_return_a_whole_module(tmp_path: Path) -> None:

@@ -80,3 +80,16 @@ def test_a_schedule_or_another_plan_is_refused() -> None:
         run_ranks(2, lambda group: synth.Pipeline(generate("1f1b", 2, 3), layers, group=group))
     with pytest.raises(Mismatch, match="the model has the layers tok_embeddings, "):
         run_ranks(2, lambda group: synth.Pipeline(other, layers, group=group))
+
+
+def test_ranks_of_one_process_cut_a_model_with_dropout() -> None:
+    torch.manual_seed(0)
+    models = [Gpt() for _ in range(4)]
+    cuts = run_ranks(4, lambda group: len(cut_of(models[group.rank])))
+    assert cuts == [5] * 4
+
+
+def cut_of(model: Gpt) -> Any:
+    for _ in range(3):
+        layers = synth.cut_model(model, tokens(2), tokens(2))
+    return layers

@@ -104,6 +104,14 @@ def test_a_causal_model_is_cut_into_embedding_layers_and_head(kind: str, tmp_pat
     assert [name.rpartition(".")[2] for name in names[1:4]] == ["0", "1", "2"]
 
 
+def test_a_language_model_with_images_is_cut_for_tokens_alone(tmp_path: Path) -> None:
+    images = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    vision = images | {"num_attention_heads": 2, "image_size": 16, "patch_size": 4}
+    sizes = {"text_config": SIZES, "vision_config": vision, "mm_tokens_per_image": 4}
+    names = checked(tmp_path, "gemma3", sizes)
+    assert names[1:4] == [f"model.language_model.layers.{number}" for number in range(3)]
+
+
 def test_an_encoder_decoder_is_cut_with_both_its_inputs(tmp_path: Path) -> None:
     def batch() -> tuple[Any, Any]:
         ids = torch.arange(24).reshape(2, 12)
@@ -128,7 +136,7 @@ def test_a_vision_transformer_is_cut_with_its_images(tmp_path: Path) -> None:
         ("t5", T5, "takes input_ids and decoder_input_ids, and token ids alone are not enough"),
         ("vit", VIT, "takes pixel_values, .*: give --inputs"),
         ("no_such_kind", {}, "transformers finds no config that it can use"),
-        ("clap", {}, "has no model with a head for .clap."),
+        ("clap", {}, "^[^ ]*config.json: the installed .* has no model with a head for .clap."),
     ],
 )
 def test_what_is_missing_is_said(
@@ -167,6 +175,12 @@ def test_a_config_that_does_not_fit_is_refused(
     path.write_text(json.dumps({"model_type": "llama", **sizes}))
     with pytest.raises(SynthError, match=message):
         load_layers(ModelSpec(f"hf:{path}", arguments))
+
+
+def test_a_config_whose_forward_fails_is_said_to_be_the_cause(tmp_path: Path) -> None:
+    sizes = SIZES | DEEPSEEK | {"head_dim": 8}  # not that of the rotated part
+    with pytest.raises(SynthError, match=r"RuntimeError: .*: check the fields of its config$"):
+        checked(tmp_path, "deepseek_v3", sizes)
 
 
 def test_fields_that_follow_from_an_argument_do_so(tmp_path: Path) -> None:

@@ -234,6 +234,36 @@ class Wide(nn.Module):
         return y
 
 
+class PlacedBlock(nn.Module):
+    """A block that returns a penalty beside its output if its place is odd."""
+
+    def __init__(self, layer_idx: int) -> None:
+        super().__init__()
+        self.layer_idx, self.inner = layer_idx, Wide()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        y = x + torch.tanh(self.inner(x))
+        return (y, y.square().mean()) if self.layer_idx % 2 else (y,)
+
+
+class Penalized(nn.Module):
+    """Blocks that are equal but for their places, which decide what they return."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(WORDS, 16)
+        self.blocks = nn.ModuleList(PlacedBlock(place) for place in range(4))
+        self.head = nn.Linear(16, WORDS)
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        x, penalties = self.embed(tokens), []
+        for block in self.blocks:
+            x, *penalty = block(x)
+            penalties += penalty
+        loss = F.cross_entropy(self.head(x).flatten(0, 1), targets.flatten())
+        return loss + torch.stack(penalties).sum()
+
+
 class TwoTables(nn.Module):
     """A list of two tables, and blocks that are attributes."""
 

@@ -11,6 +11,7 @@ from synth.interop.torch import build
 from synth.interop.torch_csv import from_torch_csv
 from synth.profile import Profile
 from synth.profile.layer_times import LayerTimes
+from synth.profile.tied_parameters import TiedParameters
 from tests.runtime.gradients import gradient_of
 from tests.runtime.rank_threads import draw_weights
 
@@ -168,3 +169,80 @@ def test_wrong_modules_and_groups_are_refused(pool: Any) -> None:
         assert f"holds stages [{rank}], modules were given for [5]" in others
     [[alone, _]] = pool.run(refusals, 1, plan.to_json())
     assert "is for 2 ranks, the group has 1; start 2 processes" in alone
+
+
+class Joined(nn.Module):
+    """Looks up ids that travelled, and has a gradient of its input that is not contiguous."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.mix = nn.Embedding(8, WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, ids: Tensor) -> Tensor:
+        mixed: Tensor = self.mix(torch.cat([x, self.table(ids)], -1))
+        return mixed
+
+
+class TiedHead(nn.Module):
+    def __init__(self, table: nn.Embedding) -> None:
+        super().__init__()
+        self.table = table
+
+    def forward(self, x: Tensor, targets: Tensor) -> Tensor:
+        return cross_entropy(x.sum(1) @ self.table.weight.T, targets)
+
+
+def tied_layers() -> list[nn.Module]:
+    first = Embedding()
+    layers = [first, Joined(), TiedHead(first.table)]
+    draw_weights(layers, seed=3)
+    return layers
+
+
+def run_tied(rank: int, size: int, plan: str) -> tuple[int, list[Tensor | None]]:
+    """Run two batches whose gradients add up; return the gradients of all layers."""
+    layers = tied_layers()
+    pipeline = build(synth.Plan.from_json(plan), layers)
+    ids, targets = draw()
+    for _ in range(2):
+        pipeline.step(ids, target=targets)
+    every = dict.fromkeys(parameter for layer in layers for parameter in layer.parameters())
+    return len(pipeline.parameters()), [parameter.grad for parameter in every]
+
+
+def tied_plan(is_tied: bool = True) -> synth.Plan:
+    times = [
+        LayerTimes(name=n, forward_us=1, backward_us=2, output_bytes=1, parameter_bytes=192)
+        for n in ("embedding", "joined", "head")
+    ]
+    sizes = {"parameter_bytes": 192, "gradient_bytes": 192, "optimizer_bytes": 384}
+    tied = (TiedParameters(layers=("embedding", "head"), **sizes),) * is_tied
+    profile = Profile.from_times("mine", times).replace(tied_parameters=tied or None)
+    return synth.simulate("zb-h1", profile, ranks=2, micro_batches=4, partition="1,2")
+
+
+@pytest.mark.slow
+def test_gradients_of_parameters_that_ranks_share_are_added_up(pool: Any) -> None:
+    layers = tied_layers()
+    for ids, targets in zip(*(t.chunk(MICRO_BATCHES) for t in draw()), strict=True):
+        loss = layers[2](layers[1](*layers[0](ids)), targets)
+        (2 * loss / MICRO_BATCHES).backward()
+    table, *others = dict.fromkeys(p for layer in layers for p in layer.parameters())
+    (count, first), (_, last) = pool.run(run_tied, 2, tied_plan(is_tied=False).to_json())
+    assert count == 1 and first[1:] == [None] * len(others)
+    expected = [gradient_of(parameter) for parameter in (table, table, *others)]
+    for found, true in zip([first[0], *last], expected, strict=True):
+        torch.testing.assert_close(found, true, rtol=1e-4, atol=1e-6)
+
+
+def refusal_of_stages(rank: int, size: int, plan: str) -> str:
+    loaded = synth.Plan.from_json(plan)
+    with pytest.raises(synth.SynthError) as refused:
+        build(loaded, loaded.modules(rank, tied_layers()))
+    return str(refused.value)
+
+
+@pytest.mark.slow
+def test_stages_that_share_parameters_need_all_layers(pool: Any) -> None:
+    for refusal in pool.run(refusal_of_stages, 2, tied_plan().to_json()):
+        assert "stages 0 and 1 of plan 'zb-h1' share parameters" in refusal

@@ -9,7 +9,7 @@ import pytest
 
 import synth
 from synth.errors import SynthError
-from synth.estimates.calibrate import calibrate, representative, runs_of
+from synth.estimates.calibrate import calibrate, representative, runs_of, unread_columns
 from synth.estimates.calibration import Calibration
 from synth.estimates.factors import PRIOR, Factors
 from synth.estimates.fit import StepParts, fit
@@ -43,6 +43,22 @@ def test_it_is_marked_wherever_its_device_is_shown(tmp_path: Path) -> None:
 
 def test_a_measured_profile_reads_as_before() -> None:
     assert "estimate" not in load("zb-1.5b-p8-m24").to_data()["provenance"]
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_passes_that_the_hosts_launches_bind_are_named(recompute: str) -> None:
+    options = {"tp": 4, "ep": 8, "recompute": recompute}
+    launched = made({"model": "qwen3-235b-a22b", **options}).provenance.estimate
+    assert launched is not None and launched.launch_bound == {"moe_block": ("F", "B", "W")}
+    assert launched.words.endswith(
+        "; F, B, W of moe_block take as long as the host launches their kernels"
+    )
+    for other in (
+        {"model": "qwen3-235b-a22b", "software": "megatron-graphs"},
+        {"model": "llama3-8b"},
+    ):
+        estimate = made(other).provenance.estimate
+        assert estimate is not None and not estimate.launch_bound
 
 
 def test_tensor_parallelism_shares_work_and_bytes() -> None:
@@ -190,6 +206,8 @@ def test_a_calibration_file_makes_the_same_factors_again(tmp_path: Path) -> None
         ({"model": "llama3-8b"}, "lacks precision"),
         ({"tokens_per_s_gpu": "fast"}, "tokens_per_s_gpu 'fast'; a positive number"),
         ({"model": "nobody"}, "neither a config.json nor known"),
+        ({"global_batch": "12"}, "global_batch 12, and micro_batch × dp is 8; give a multiple"),
+        ({"tokens_per_s_gpu": "72000"}, "needs 3.242 PFLOP/s, .* at most 989.4 TFLOP/s"),
     ],
 )
 def test_a_wrong_row_is_refused_by_its_column(row: dict[str, str], message: str) -> None:
@@ -206,6 +224,37 @@ def test_a_wrong_row_is_refused_by_its_column(row: dict[str, str], message: str)
         del given["precision"]
     with pytest.raises(SynthError, match=message):
         run_of(given)
+
+
+HEADER = "model, seq, global_batch, gpus, tokens_per_s_gpu"
+VALUES = "llama3-8b, 8192, 16, 8, 9000"
+
+
+def test_a_csv_may_have_blanks_and_notes(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text(f"{HEADER}, tp, remark, device\n\n{VALUES}, 2, ours, H100\n{VALUES}, , ,\n")
+    first, second = runs_of(str(path), "h100", "megatron", None)
+    layouts = [run.step.estimator.layout for run in (first, second)]
+    assert [(layout.tensor, layout.data) for layout in layouts] == [(2, 4), (1, 8)]
+    assert unread_columns(path) == ["remark"]
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("device", "a100", "device 'a100', and --device is h100"),
+        ("software", "torchtitan", "software 'torchtitan', and --software is megatron"),
+        ("seq", "4096", "has the column seq twice"),
+        ("tp", "2, 3", "7 values, and 6 columns"),
+    ],
+)
+def test_a_csv_that_contradicts_itself_is_refused(
+    column: str, value: str, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text(f"{HEADER}, {column}\n{VALUES}, {value}\n")
+    with pytest.raises(SynthError, match=message):
+        runs_of(str(path), "h100", "megatron", None)
 
 
 def test_a_device_of_ones_own_is_read_from_a_file(tmp_path: Path) -> None:

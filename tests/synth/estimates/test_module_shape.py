@@ -191,3 +191,10 @@ def test_a_shape_of_experts_alone_needs_no_dense_width() -> None:
     shape: ModelShape = shape_of(config("minimax_m2"), "m2")
     Layout(seq_len=64, tensor=2).check(shape)
     assert shape.ffn == 96
+
+
+def test_values_under_other_names_say_that_a_config_is_one() -> None:
+    given = {name: value for name, value in NUMBERS.items() if name != "vocab_size"}
+    assert shape_of({"model_type": "gpt2", **given}, "small").vocab == 50257
+    with pytest.raises(SynthError, match="the config of empty has no n_embd"):
+        shape_of({"model_type": "gpt2"}, "empty")
