@@ -1,4 +1,5 @@
-"""Local search on a schedule with offloads: O and L move, pairs of them come and go, ops swap.
+"""Local search on a schedule with offloads: O, L and ops move, pairs of O and L come and go,
+and B and W are fused or split.
 
 Every step is verified and simulated exactly, links to the host included. It is simulated annealing
 (Kirkpatrick, Gelatt and Vecchi 1983, "Optimization by simulated annealing"). Half of the steps
@@ -12,13 +13,14 @@ from dataclasses import replace
 
 from synth.op_kinds import OpKind
 from synth.plan.tuning import OFFLOAD
+from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.simulate import Timeline
 from synth.solver.evaluate.evaluate import EvaluatedSchedule, evaluate
 from synth.solver.problem import Problem
 
-_O, _L = OpKind.OFFLOAD, OpKind.RELOAD
-_BACKWARD = (OpKind.B, OpKind.BW)
+_O, _L, _W, _BW = OpKind.OFFLOAD, OpKind.RELOAD, OpKind.W, OpKind.BW
+_BACKWARD = (OpKind.B, _BW)
 
 
 class MoveSearch:
@@ -41,12 +43,10 @@ class MoveSearch:
     def _step(self, temperature_us: float) -> None:
         self.steps += 1
         current = self._current
-        changed = self._changed(current.schedule.programs)
+        changed = self._changed(current.schedule)
         if changed is None:
             return
-        found = evaluate(
-            self.problem, replace(current.schedule, programs=changed), current.found_by
-        )
+        found = evaluate(self.problem, changed, current.found_by)
         if found is None:
             return
         most_us = current.value_us - temperature_us * math.log(1 - self._rng.random())
@@ -55,8 +55,12 @@ class MoveSearch:
             if found.value_us < self.best.value_us:
                 self.best = found
 
-    def _changed(self, programs: tuple[tuple[Op, ...], ...]) -> tuple[tuple[Op, ...], ...] | None:
-        rng = self._rng
+    def _changed(self, schedule: Schedule) -> Schedule | None:
+        """Return a neighbour; None where the step drawn changes nothing."""
+        rng, programs = self._rng, schedule.programs
+        if rng.random() < OFFLOAD.buffering_share:
+            ahead, behind = (max(0, count + rng.choice((-1, 0, 1))) for count in _pair(schedule))
+            return replace(schedule, buffering=Buffering(ahead, behind))
         if rng.random() < OFFLOAD.critical_share and self._critical:
             rank, place = rng.choice(self._critical)
             place = min(max(0, place + rng.randint(-2, 2)), len(programs[rank]) - 1)
@@ -67,7 +71,7 @@ class MoveSearch:
         changed = self._change(program, place)
         if not changed:
             return None
-        return (*programs[:rank], tuple(program), *programs[rank + 1 :])
+        return replace(schedule, programs=(*programs[:rank], tuple(program), *programs[rank + 1 :]))
 
     def _change(self, program: list[Op], place: int) -> bool:
         """Change a program at a place; return False if nothing can change there."""
@@ -78,6 +82,9 @@ class MoveSearch:
             return True
         if op.kind == OpKind.F and rng.random() < OFFLOAD.renewal_share:
             return self._add(program, place)
+        if op.kind in (_BW, _W) and rng.random() < OFFLOAD.renewal_share:
+            _split_or_fuse(program, place)
+            return True
         to = place + rng.choice((-1, 1)) * (1 + int(rng.expovariate(0.5)))
         passed = program[min(place, to) : max(place, to) + 1]
         if not 0 <= to < len(program) or sum(one[1:] == op[1:] for one in passed) > 1:
@@ -99,6 +106,20 @@ class MoveSearch:
         program.insert(rng.randint(first, end), op._replace(kind=_L))
         program.insert(place + 1, op._replace(kind=_O))
         return True
+
+
+def _split_or_fuse(program: list[Op], place: int) -> None:
+    """Replace BW by B and W behind it, or a W and its B by BW in the place of B."""
+    op = program[place]
+    if op.kind == _BW:
+        program[place : place + 1] = [op._replace(kind=OpKind.B), op._replace(kind=_W)]
+    else:
+        del program[place]
+        program[program.index(op._replace(kind=OpKind.B))] = op._replace(kind=_BW)
+
+
+def _pair(schedule: Schedule) -> tuple[int, int]:
+    return schedule.buffering.receive_ahead, schedule.buffering.send_behind
 
 
 def _critical(line: Timeline) -> Iterator[tuple[int, int]]:

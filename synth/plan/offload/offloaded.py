@@ -19,7 +19,7 @@ from synth.schedule.ops import Op
 from synth.schedule.rank_memory import slot_levels
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import ScheduleError, check_deadlock, lower_checked
-from synth.solver.evaluate.evaluate import EvaluatedSchedule, evaluate, never
+from synth.solver.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, evaluate, never
 from synth.solver.problem import Problem
 
 
@@ -41,6 +41,7 @@ def with_offloads(
     Moves are chosen by the clock of the order, and again by that of the plan that has them, in
     which the delays of a rank have reached the others. Buffering is tried from the order's own on,
     as a send is waited for a number of ops behind it, and a move takes longer than a boundary.
+    Few buffers are tried where it fits with no others.
 
     Args:
         problem: with memory limits, and costs that have a link to the host.
@@ -54,10 +55,11 @@ def with_offloads(
     """
     best: EvaluatedSchedule | None = None
     own = order.buffering
-    for behind in dict.fromkeys((own.send_behind, *OFFLOAD.sends_behind)):
-        if should_stop() or (best is not None and best.value_us <= target_us):
+    longer = (Buffering(own.receive_ahead, behind) for behind in OFFLOAD.sends_behind)
+    for buffering in dict.fromkeys((own, *longer, *BUFFERINGS)):
+        is_smaller = buffering.send_behind < OFFLOAD.sends_behind[0]
+        if should_stop() or (best is not None and (is_smaller or best.value_us <= target_us)):
             break
-        buffering = Buffering(own.receive_ahead, behind)
         found = _with_buffering(problem, replace(order, buffering=buffering), found_by)
         if found is not None and (best is None or found.value_us < best.value_us):
             best = found

@@ -25,7 +25,8 @@ from synth.plan.tuning import OFFLOAD
 from synth.schedule.model import Schedule
 from synth.search.best_so_far import BestSoFar
 from synth.search.outcome import StoppedBy, rank_key, reason_of_end, relative_gap
-from synth.solver.evaluate.evaluate import EvaluatedSchedule, evaluate
+from synth.solver.evaluate.evaluate import EvaluatedSchedule, evaluate, split_backward
+from synth.solver.infeasibility import SERIAL, serial_schedule
 from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent, Result, judged_result
@@ -110,6 +111,7 @@ class _OffloadSearch:
         """Search for orders on some problems, and choose offloads of each."""
         until_s = self.clock.moment_s(OFFLOAD.orders_share)
         for problem in problems:
+            self._choose(problem, serial_schedule(problem), SERIAL)
             self._choose_for_published(problem)
         if free.result.schedule is not None:
             problem = replace(free.result.problem, caps_bytes=self.space.problem.caps_bytes)
@@ -155,6 +157,8 @@ class _OffloadSearch:
         should_stop = self.watch.stop.is_set
         found = with_offloads(problem, order, f"{name}, {CHOSEN}", should_stop=should_stop)
         self._take_plan(problem, found)
+        if found is not None:
+            self._take_plan(problem, split_backward(problem, found))
 
     def _improve(self, base: Result) -> None:
         """Spend the rest of the time on the best plans."""

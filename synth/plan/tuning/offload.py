@@ -16,7 +16,7 @@ class OffloadTuning:
     # Times that offloads are chosen again, by the clock of the plan that has them.
     rounds: int = 2
     # Factors of the shares away with which orders are searched, and the largest share.
-    factors: tuple[float, ...] = (0.25, 0.5, 1.0, 1.5)
+    factors: tuple[float, ...] = (0.25, 0.5, 1.0, 1.5, 4.0)
     most_away: float = 0.9
     # Shares of the remaining time: for the search without offloads, for that without limits, and
     # for orders; local search has the rest.
@@ -34,6 +34,8 @@ class OffloadTuning:
     hottest_ops: float = 0.3
     coldest_ops: float = 0.005
     critical_share: float = 0.7
+    # Annealing: the share of steps that change the buffering.
+    buffering_share: float = 0.03
     # Annealing: the share of steps at O, L or F that remove or add a move; the fewest ops between O
     # and L of a new one; and the most ops between L and B.
     renewal_share: float = 0.2
