@@ -6,7 +6,7 @@ from dataclasses import replace
 from synth.op_kinds import MOVES, OpKind
 from synth.plan.offload.rank_moves import (
     Interval,
-    Move,
+    MovePlaces,
     RankClock,
     RankLevels,
     choose_moves,
@@ -123,7 +123,7 @@ def _clocks(line: Timeline) -> Iterator[RankClock]:
         yield RankClock([ops[place] for place in kept], starts, ends)
 
 
-def _written(ops: Sequence[Op], moves: dict[Interval, Move]) -> tuple[Op, ...]:
+def _written(ops: Sequence[Op], moves: dict[Interval, MovePlaces]) -> tuple[Op, ...]:
     """Return a rank's program with its moves, without the STEPs that lowering adds."""
     before: dict[int, list[Op]] = {}
     for one, move in sorted(moves.items(), key=lambda item: item[0].backward):

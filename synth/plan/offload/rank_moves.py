@@ -71,7 +71,7 @@ class Interval(NamedTuple):
     transfer_us: int
 
 
-class Move(NamedTuple):
+class MovePlaces(NamedTuple):
     """The places of the ops before which O, the wait for it and L stand."""
 
     offload: int
@@ -100,7 +100,7 @@ def intervals_of(
 
 def choose_moves(
     clock: RankClock, levels: RankLevels, intervals: Sequence[Interval], send_behind: int
-) -> dict[Interval, Move] | None:
+) -> dict[Interval, MovePlaces] | None:
     """Choose moves by which a rank keeps its limit; None: none were found.
 
     Where none free enough, the op there is delayed, until moves out have ended, and those behind
@@ -115,7 +115,7 @@ def choose_moves(
     step_us = -(-max((one.transfer_us for one in intervals), default=0) // OFFLOAD.delays_of_move)
     delays_left = OFFLOAD.delays_of_each * (len(intervals) + 1)
     link = _Links(clock, send_behind)
-    chosen: dict[Interval, Move] = {}
+    chosen: dict[Interval, MovePlaces] = {}
     waiting, running = levels
     while len(over := ((waiting > 0) | (running > 0)).nonzero()[0]):
         place = int(over[0])
@@ -151,7 +151,7 @@ def choose_moves(
     return chosen
 
 
-def _lowered(levels: RankLevels, chosen: dict[Interval, Move]) -> RankLevels:
+def _lowered(levels: RankLevels, chosen: dict[Interval, MovePlaces]) -> RankLevels:
     waiting, running = levels.waiting.copy(), levels.running.copy()
     for one, move in chosen.items():
         waiting[move.wait + 1 : move.reload] -= one.num_bytes
@@ -166,7 +166,7 @@ class _Links:
         self.clock, self.send_behind = clock, send_behind
         self.last = len(clock.ops)
 
-    def moves(self, intervals: Sequence[Interval]) -> dict[Interval, Move] | None:
+    def moves(self, intervals: Sequence[Interval]) -> dict[Interval, MovePlaces] | None:
         """Return the moves of some intervals; None if the links have no time for them all."""
         found, free_us = {}, 0
         for one in sorted(intervals):
@@ -179,7 +179,7 @@ class _Links:
             reload = min(one.backward, bisect_right(self.clock.ends_us, at_us))
             if at_us < left_us or reload <= wait:
                 return None
-            moves[one], next_us = Move(offload, wait, reload), at_us
+            moves[one], next_us = MovePlaces(offload, wait, reload), at_us
         return moves
 
     def _out(self, one: Interval, free_us: int) -> tuple[int, int, int]:

@@ -14,7 +14,13 @@ from synth.plan.choose.candidates import Candidate, Partitioning, SearchWatch
 from synth.plan.claim import claim_of
 from synth.plan.offload.offload_space import WithOffloads, with_offloads_if_asked
 from synth.plan.offload.offloaded import with_offloads, without_moves
-from synth.plan.offload.rank_moves import Move, RankClock, RankLevels, choose_moves, intervals_of
+from synth.plan.offload.rank_moves import (
+    MovePlaces,
+    RankClock,
+    RankLevels,
+    choose_moves,
+    intervals_of,
+)
 from synth.plan.offload.thinned import away_shares, thinned
 from synth.plan.problem_arguments import ProblemArguments
 from synth.plan.reprove.reproof import ProofVerdict
@@ -75,7 +81,7 @@ def test_the_interval_whose_next_use_is_farthest_moves() -> None:
     levels = _levels([10, 20, 30, 20, 20, 10], limit=25)
     intervals = intervals_of(ops, [10], [5])
     moves = choose_moves(clock, levels, intervals, send_behind=0)
-    assert moves == {intervals[1]: Move(offload=2, wait=2, reload=3)}
+    assert moves == {intervals[1]: MovePlaces(offload=2, wait=2, reload=3)}
 
 
 def _levels(running: list[int], limit: int) -> RankLevels:
