@@ -112,51 +112,82 @@ def choose_moves(
         intervals: what may move, by B.
         send_behind: ops between O and the wait for it.
     """
-    step_us = -(-max((one.transfer_us for one in intervals), default=0) // OFFLOAD.delays_of_move)
-    delays_left = OFFLOAD.delays_of_each * (len(intervals) + 1)
-    link = _Links(clock, send_behind)
-    chosen: dict[Interval, MovePlaces] = {}
-    waiting, running = levels
-    while len(over := ((waiting > 0) | (running > 0)).nonzero()[0]):
-        place = int(over[0])
-        first_out = place - bool(waiting[place] > 0)
-        for one in reversed(intervals):
-            if one in chosen or not one.forward < place < one.backward:
+    return _RankChoice(clock, levels, intervals, send_behind).run()
+
+
+class _RankChoice:
+    """The moves chosen so far, and the levels with them, by a clock that is delayed on the way."""
+
+    def __init__(
+        self,
+        clock: RankClock,
+        levels: RankLevels,
+        intervals: Sequence[Interval],
+        send_behind: int,
+    ) -> None:
+        self.intervals, self.given, self.levels = intervals, levels, levels
+        self.send_behind, self.links = send_behind, _Links(clock, send_behind)
+        self.chosen: dict[Interval, MovePlaces] = {}
+        longest_us = max((one.transfer_us for one in intervals), default=0)
+        self.step_us = -(-longest_us // OFFLOAD.delays_of_move)
+        self.delays_left = OFFLOAD.delays_of_each * (len(intervals) + 1)
+
+    def run(self) -> dict[Interval, MovePlaces] | None:
+        """Choose until every place is within the limit."""
+        while True:
+            waiting, running = self.levels
+            over = ((waiting > 0) | (running > 0)).nonzero()[0]
+            if not len(over):
+                return self.chosen
+            place = int(over[0])
+            last_wait = place - bool(waiting[place] > 0)
+            if not (self._take_farthest(place, last_wait) or self._delay(place, last_wait)):
+                return None
+            self._lower()
+
+    def _take_farthest(self, place: int, last_wait: int) -> bool:
+        """Choose the interval that frees a place and is needed last; False if none does."""
+        for one in reversed(self.intervals):
+            if one in self.chosen or not one.forward < place < one.backward:
                 continue
-            moves = link.moves([*chosen, one])
-            if moves is not None and moves[one].wait <= first_out and place < moves[one].reload:
-                chosen = moves
-                break
+            moves = self.links.moves([*self.chosen, one])
+            if moves is not None and moves[one].wait <= last_wait and place < moves[one].reload:
+                self.chosen = moves
+                return True
+        return False
+
+    def _delay(self, place: int, last_wait: int) -> bool:
+        """Delay a place, for moves out, or in turn what waits for moves back; False if neither."""
+        if not self.delays_left:
+            return False
+        self.delays_left -= 1
+        may_leave = any(
+            one.forward + 1 + self.send_behind <= last_wait
+            and place < one.backward
+            and (one not in self.chosen or self.chosen[one].wait > last_wait)
+            for one in self.intervals
+        )
+        back = [
+            one.backward for one, move in self.chosen.items() if move.reload <= place < one.backward
+        ]
+        clock = self.links.clock
+        if back and (self.delays_left % 2 or not may_leave):
+            clock = clock.shifted(max(back), self.step_us)
+        elif may_leave:
+            clock = clock.delayed(last_wait, self.step_us)
         else:
-            if not delays_left:
-                return None
-            delays_left -= 1
-            ahead = any(
-                one.forward + 1 + send_behind <= first_out
-                and place < one.backward
-                and (one not in chosen or chosen[one].wait > first_out)
-                for one in intervals
-            )
-            back = [
-                one.backward for one, move in chosen.items() if move.reload <= place < one.backward
-            ]
-            if not ahead and not back:
-                return None
-            if back and (delays_left % 2 or not ahead):
-                link = _Links(link.clock.shifted(max(back), step_us), send_behind)
-            else:
-                link = _Links(link.clock.delayed(first_out, step_us), send_behind)
-            chosen = link.moves(list(chosen)) or {}
-        waiting, running = _lowered(levels, chosen)
-    return chosen
+            return False
+        self.links = _Links(clock, self.send_behind)
+        self.chosen = self.links.moves(list(self.chosen)) or {}
+        return True
 
-
-def _lowered(levels: RankLevels, chosen: dict[Interval, MovePlaces]) -> RankLevels:
-    waiting, running = levels.waiting.copy(), levels.running.copy()
-    for one, move in chosen.items():
-        waiting[move.wait + 1 : move.reload] -= one.num_bytes
-        running[move.wait : move.reload] -= one.num_bytes
-    return RankLevels(waiting, running)
+    def _lower(self) -> None:
+        """Take what the chosen moves free off the levels."""
+        waiting, running = (each.copy() for each in self.given)
+        for one, move in self.chosen.items():
+            waiting[move.wait + 1 : move.reload] -= one.num_bytes
+            running[move.wait : move.reload] -= one.num_bytes
+        self.levels = RankLevels(waiting, running)
 
 
 class _Links:

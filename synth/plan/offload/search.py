@@ -110,9 +110,10 @@ class _OffloadSearch:
     def _search_orders(self, problems: Sequence[Problem], free: Ranking) -> None:
         """Search for orders on some problems, and choose offloads of each."""
         until_s = self.clock.moment_s(OFFLOAD.orders_share)
+        published_s = self.clock.moment_s(OFFLOAD.orders_share / 2)
         for problem in problems:
             self._choose(problem, serial_schedule(problem), SERIAL)
-            self._choose_for_published(problem)
+            self._choose_for_published(problem, published_s)
         if free.result.schedule is not None:
             problem = replace(free.result.problem, caps_bytes=self.space.problem.caps_bytes)
             self._choose(problem, free.result.schedule, free.result.found_by or "")
@@ -120,12 +121,15 @@ class _OffloadSearch:
         tasks = [(factor, problem) for factor in OFFLOAD.factors for problem in problems]
         last: dict[int, Result] = {}
         for (factor, problem), seconds in self.clock.shared(tasks, until_s):
-            if self._is_over():
+            if self._is_over() or seconds <= 0:
                 return
             self.clock.grant(seconds)
-            left_out = self.options.without | {Part.BOUNDS}
             options = replace(
-                self.options, time_limit_s=seconds, hint=None, without=left_out, gap=0.0
+                self.options,
+                time_limit_s=seconds,
+                hint=None,
+                without=self.options.without | {Part.BOUNDS},
+                gap=0.0,
             )
             if id(problem) in last:
                 options = options.going_on_from(last[id(problem)])
@@ -134,8 +138,11 @@ class _OffloadSearch:
                 last[id(problem)] = found
                 self._choose(problem, found.schedule, found.found_by or "")
 
-    def _choose_for_published(self, problem: Problem) -> None:
-        """Judge published schedules that offload as they are, and choose offloads of all orders."""
+    def _choose_for_published(self, problem: Problem, until_s: float) -> None:
+        """Judge published schedules that offload as they are, and choose offloads of all orders.
+
+        The first is done in any case, the other until a moment of the search.
+        """
         count, caps = problem.num_micro_batches, problem.caps_bytes
         made = generate_for(
             problem.placement, count, problem.costs, caps, objective=problem.objective
@@ -145,7 +152,7 @@ class _OffloadSearch:
                 return
             if schedule.offloads and problem.admits(schedule):
                 self._take_plan(problem, evaluate(problem, schedule, name))
-            if without_moves(schedule).keeps_saved:
+            if without_moves(schedule).keeps_saved and self.clock.left_s(until_s) > 0:
                 self._choose(problem, schedule, name)
 
     def _choose(self, problem: Problem, schedule: Schedule, name: str) -> None:
@@ -154,8 +161,7 @@ class _OffloadSearch:
             ops = OFFLOAD.choice_counts_as * problem.num_ops
             self.clock.grant(ops / OFFLOAD.ops_per_s)
         order = without_moves(schedule)
-        should_stop = self.watch.stop.is_set
-        found = with_offloads(problem, order, f"{name}, {CHOSEN}", should_stop=should_stop)
+        found = with_offloads(problem, order, f"{name}, {CHOSEN}", should_stop=self.clock.is_over)
         self._take_plan(problem, found)
         if found is not None:
             self._take_plan(problem, split_backward(problem, found))
