@@ -37,10 +37,10 @@ _PROFILES = ("zb-1.5b-p8-m24", "zb-6.2b-p8-m24")
 _BANDWIDTHS = (25e9, 50e9)
 # By placement and profile, memory limits in GB.
 _LIMITS = {
-    ("linear", "zb-1.5b-p8-m24"): (18, 24),
-    ("linear", "zb-6.2b-p8-m24"): (30, 36),
-    ("looped:2", "zb-1.5b-p8-m24"): (16, 24),
     ("looped:2", "zb-6.2b-p8-m24"): (24, 28),
+    ("looped:2", "zb-1.5b-p8-m24"): (20,),
+    ("linear", "zb-6.2b-p8-m24"): (36,),
+    ("linear", "zb-1.5b-p8-m24"): (18,),
 }
 
 
