@@ -1,9 +1,11 @@
-"""Local search on a schedule with offloads: O, L and ops move, pairs of O and L come and go,
-and B and W are fused or split.
+"""Local search on a schedule with offloads.
+
+A step shifts an op, O or L, adds or removes a pair of O and L, fuses B and W or splits BW, or
+changes the buffering.
 
 Every step is verified and simulated exactly, links to the host included. It is simulated annealing
-(Kirkpatrick, Gelatt and Vecchi 1983, "Optimization by simulated annealing"). Half of the steps
-change the rank of an op on the critical path, near that op.
+(Kirkpatrick, Gelatt and Vecchi 1983, "Optimization by simulated annealing"). Most steps change a
+program near an op on the critical path.
 """
 
 import math

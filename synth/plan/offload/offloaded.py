@@ -109,7 +109,9 @@ class _Ranks:
             if moves is None:
                 return None
             programs.append(_written(clock.ops, moves))
-        return evaluate(self.problem, replace(self.order, programs=tuple(programs)), found_by)
+        schedule = replace(self.order, programs=tuple(programs))
+        name = "synth" if schedule.offloads else schedule.name
+        return evaluate(self.problem, replace(schedule, name=name), found_by)
 
 
 def _clocks(line: Timeline) -> Iterator[RankClock]:
