@@ -35,8 +35,11 @@ class _Movable(NamedTuple):
 def offload_bounds(problem: Problem) -> Spans:
     """Return bounds of makespan and period over schedules that may move activations to the host.
 
-    Those that move them to other ranks are not covered where memory counts.
+    Those that move them to other ranks are not covered where memory counts. Copies of a stage may
+    share micro-batches in other ways than the problem says, so with copies the bounds are 0.
     """
+    if problem.num_replicas > 1:
+        return Spans(0, 0)
     free = work_bounds(relaxed_for_fusion(replace(problem, caps_bytes=None)))
     if problem.caps_bytes is None or problem.costs.links.host is None:
         return free

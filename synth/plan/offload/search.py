@@ -73,7 +73,7 @@ class _OffloadSearch:
         base = self._search(self.space, OFFLOAD.without_share, self._take_incumbent)
         self.bound.note(base)
         self._take(base.result)
-        if not self._is_over():
+        if not self._is_over() and not self._is_infeasible(base.result):
             free = self._search(_unlimited(self.space), OFFLOAD.unlimited_share)
             self.bound.note_unlimited(free)
             self._search_orders(list(self._problems(base, free)), free)
@@ -268,20 +268,26 @@ class _OffloadSearch:
         result = replace(result, baselines=baselines, wall_s=self.clock.elapsed_s)
         return Ranking(result, self._trials(base, result))
 
-    def _without_schedule(self, result: Result) -> Result:
-        """Return a result without schedule; proven infeasible only where a rank holds one stage."""
-        is_single = all(
-            len(held) == 1
-            for one in self.space.all_candidates
-            for held in one.problem.placement.held
+    def _is_infeasible(self, result: Result) -> bool:
+        """Return True if a proof of infeasibility holds with offloads, too.
+
+        It does where ranks hold one stage: an activation is there with F and again with B.
+        """
+        held = (
+            stages for one in self.space.all_candidates for stages in one.problem.placement.held
         )
-        if result.stopped_by == StoppedBy.INFEASIBLE and not is_single:
-            message = (
-                "no schedule was found, with offloads or without; allow more memory or more time, "
-                "or give §recompute auto"
-            )
-            return replace(result, stopped_by=StoppedBy.TIME_LIMIT, message=message)
-        return result
+        is_single = all(len(stages) == 1 for stages in held)
+        return result.stopped_by == StoppedBy.INFEASIBLE and is_single
+
+    def _without_schedule(self, result: Result) -> Result:
+        """Return a result without schedule, which is a proof only if it holds with offloads."""
+        if result.stopped_by != StoppedBy.INFEASIBLE or self._is_infeasible(result):
+            return result
+        message = (
+            "no schedule was found, with offloads or without; allow more memory or more time, or "
+            "give §recompute auto"
+        )
+        return replace(result, stopped_by=StoppedBy.TIME_LIMIT, message=message)
 
     def _trials(self, base: Ranking, result: Result) -> tuple[Trial, ...]:
         """Return the candidates of the search without offloads, and the answer with them."""
