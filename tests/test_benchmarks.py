@@ -11,6 +11,7 @@ from benchmarks import (
     auto_placement,
     flush_free_rival,
     more_memory,
+    offloading,
     realistic_profiles,
     realistic_suite,
     tables,
@@ -251,6 +252,17 @@ def test_the_annealer_is_better_where_its_median_is() -> None:
     rows += [row(2, 0, None, 9), row(3, 0, 9, None)]
     counts = tight_caps.table({"rows": rows}).splitlines()[-1]
     assert counts == "| 4 small | 20.00 | 100.00 | 1 | 2 |"
+
+
+def test_a_case_of_offloading_has_the_median_of_its_seeds() -> None:
+    def row(seed: int, value_us: int | None) -> object:
+        first = ("zb-1.5b-p8-m24", "linear", 25.0, 30.0, seed, 2_000_000, None)
+        return offloading.Row(*first, value_us, 900_000, 7, "")._asdict()
+
+    rows = [row(0, 1_500_000), row(1, 1_000_000), row(2, None)]
+    line = offloading.table({"rows": rows}).splitlines()[-1]
+    found = "2,000 | – | 1,500 | 7 | 0.750 | – | 40.0"
+    assert line == f"| zb-1.5b-p8-m24 | linear | 25 | 30 | {found} |"
 
 
 def test_a_case_of_weight_passing_has_the_median_of_its_seeds() -> None:

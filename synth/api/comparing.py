@@ -55,7 +55,7 @@ def compare(
             recomputed layers, too; None: auto with `placement="auto"`, else none.
         runtime: the program that will execute a plan, which limits the solver to what it can run:
             `"synth"`, `"torch"`, `"torchtitan"` or `"megatron"`.
-        offload: also take published schedules that offload activations.
+        offload: also offload activations to the host's memory, or to other ranks as published.
         planner: `"pipedream"` or `"2bw"`, or both: the choice of that published planner, too.
         link: latency and bandwidth instead of the profile's, as of `synth.solve`.
         rank_speed: the speed of each rank, as of `synth.solve`.

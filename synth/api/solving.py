@@ -69,7 +69,7 @@ def solve(
             `"auto"`: search; None: auto.
         runtime: the program that will execute the plan, which limits the search to what it can run:
             `"synth"`, `"torch"`, `"torchtitan"` or `"megatron"`.
-        offload: also take published schedules that offload activations.
+        offload: also offload activations to the host's memory, or to other ranks as published.
         weights: `"stay"`: each rank keeps its stages; `"ring"` or `"gather"`: every rank runs whole
             micro-batches and weights are passed (WeiPipe, ZeRO); `"auto"`: the best of these.
             With `data_parallel`, `"gather"` and `"auto"` search which state the pipelines shard,

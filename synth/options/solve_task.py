@@ -29,6 +29,7 @@ from synth.plan.choose.with_pairs import HintedPairs, PublishedPairs, search_bes
 from synth.plan.memory_curve.least_cap_search import LeastForTime
 from synth.plan.memory_curve.steady_cap import LeastWithoutBubble
 from synth.plan.memory_curve.target import NOT_REPEATABLE, TimeTarget
+from synth.plan.offload.offload_space import WithOffloads, with_offloads_if_asked
 from synth.plan.problem_arguments import ProblemArguments
 from synth.plan.runtimes import Runtime
 from synth.plan.search_space import (
@@ -82,7 +83,7 @@ class SolveTask(NamedTuple):
         is_asked = request.profile.has_pairs and request.allowed.runs_pairs
         if not is_asked or request.num_pipelines > 1:
             return None
-        if not isinstance(space, OneCandidate | Placements):
+        if not isinstance(space, OneCandidate | Placements | WithOffloads):
             return None
         return PublishedPairs(
             space.all_candidates, request.as_run, request.partitioning, self.hinted_pairs
@@ -158,7 +159,7 @@ def _space(
     if given.target == STEADY:
         assert isinstance(space, OneCandidate)
         return LeastWithoutBubble(space)
-    return space
+    return with_offloads_if_asked(space, request.allowed)
 
 
 def _limited_space(given: SolveArguments, searched: "_Searched", request: Request) -> LimitedSpace:

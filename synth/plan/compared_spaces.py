@@ -6,6 +6,7 @@ from dataclasses import replace
 from synth.errors import SynthError
 from synth.plan.choose.candidates import Candidate, Partitioning, placements_to_try
 from synth.plan.comparison import Question, SearchRequest
+from synth.plan.offload.offload_space import with_offloads_if_asked
 from synth.plan.partition.unequal_ranks import name_in_order
 from synth.plan.problem_arguments import Partition, ProblemArguments
 from synth.plan.recompute.choice import Choice
@@ -69,9 +70,11 @@ class ComparedSpaces:
         is_free = asked.allowed.orders_freely
         if search.placement is not None and not asked.partition_is_sought and is_free:
             one = Candidate(search.name, self._problem(search.placement), search.recompute)
-            return OneCandidate(one, asked.profile if asked.partition is None else None)
+            alone = OneCandidate(one, asked.profile if asked.partition is None else None)
+            return with_offloads_if_asked(alone, asked.allowed)
         candidates = tuple(self._candidates(search))
-        return Placements(candidates, asked.profile, asked.partitioning)
+        several = Placements(candidates, asked.profile, asked.partitioning)
+        return with_offloads_if_asked(several, asked.allowed)
 
     def _weight_passing(self, movement: WeightMovement) -> tuple[WeightPassingCandidate, ...]:
         asked = self._question

@@ -30,7 +30,7 @@ class Problem:
             layers.
         further_ops: the kinds of op that a schedule may have besides those that a profile measures:
             R, moves of activations. The search orders the others; it places R by choosing stages,
-            and takes moves from published schedules.
+            and `plan.offload` chooses moves.
     """
 
     costs: Costs

@@ -77,3 +77,49 @@ def test_a_row_of_compare_that_moves_is_run_to_the_end(
     )
     if name != "bpipe":
         assert '"to the host, measured"' in (tmp_path / "both.json").read_text()
+
+
+@pytest.mark.slow
+def test_a_plan_whose_offloads_were_chosen_learns_as_one_without(
+    synth_on_pool: Synth, tmp_path: Path, text: Path
+) -> None:
+    """Two stages on each of two ranks, in four fifths of the memory of the plan without a limit."""
+    synth, profile = synth_on_pool, profiled(synth_on_pool, tmp_path)
+    size = (
+        "--ranks",
+        "2",
+        "--micro-batches",
+        "4",
+        "--placement",
+        "looped:2",
+        "--partition",
+        "even",
+    )
+    asked = (*size, "--recompute", "none", "--time-limit", "6s", "--workers", "1")
+    losses, plans = [], []
+    limit = "none"
+    for name in ("without", "with"):
+        file, output = tmp_path / f"{name}.json", tmp_path / f"{name}-run.json"
+        offload = ("--offload",) if name == "with" else ()
+        ended = synth("solve", profile, *asked, "--mem-limit", limit, *offload, "-o", file)
+        assert ended.code == 0, ended.stderr
+        plan = Plan.load(file)
+        plans.append(plan)
+        limit = f"{round(0.8 * max(plan.claim.peak_bytes))}B"
+        ran = synth("run", file, "--data", text, "--steps", 4, "--device", "cpu", "-o", output)
+        assert ran.code == 0, ran.stderr
+        losses.append(json.loads(output.read_text())["losses"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    kept, moved = (plan.schedule() for plan in plans)
+    assert moved.offloads and not kept.offloads
+    checked = synth("check", tmp_path / "with.json", "--prove", "--profile", profile)
+    assert checked.code == 0 and "proven again" in checked.stdout, checked.stdout
+    explained = synth("explain", tmp_path / "with.json")
+    assert explained.code == 0, explained.stderr
+    shown = synth("show", tmp_path / "with.json")
+    assert "saved values leave" in shown.stdout
+    compared = synth(
+        *("compare", profile, *size[:4], "--only", "pipeoffload:2", "--offload"),
+        *("--mem-limit", limit, "--time-limit", "3s", "--format", "json"),
+    )
+    assert compared.code == 0, compared.stderr

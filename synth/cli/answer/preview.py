@@ -11,6 +11,7 @@ from synth.options.request import Request
 from synth.options.solve_task import SolveTask
 from synth.plan.choose.standings import why_all_infeasible
 from synth.plan.memory_curve.least_cap_search import LeastForTime
+from synth.plan.offload.offload_space import WithOffloads
 from synth.plan.recompute.choice import limits_bytes, needs_bytes, why_infeasible
 from synth.plan.search_space import Placements, WeightPlaces, WithoutFlush
 from synth.report.text.tables import milliseconds, size_unit, table
@@ -37,7 +38,7 @@ def preview(asked: SolveTask, format: Format) -> None:
             out.
     """
     request, space = asked.request, asked.space
-    space = space.space if isinstance(space, LeastForTime) else space
+    space = space.space if isinstance(space, LeastForTime | WithOffloads) else space
     if isinstance(space, WeightPlaces):
         _preview_weights(request, space, format)
     elif isinstance(space, Placements) and asked.has_several:

@@ -39,6 +39,12 @@ def _announce(asked: SolveTask) -> None:
         announce(asked.request)
     for name, why in asked.refusals.items():
         talk(f"not {name}: {why}")
+    request = asked.request
+    if request.allowed.offloads and request.problem.costs.links.host is None:
+        talk(
+            "note: the profile has no link to the host's memory (links.host), so that only "
+            "published schedules that offload to other ranks are tried"
+        )
     if asked.pairs is not None:
         talk(
             "note: published schedules whose F and BW run at once are tried first; the search "

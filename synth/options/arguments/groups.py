@@ -213,8 +213,8 @@ class RuntimeArguments(Record):
     offload: Annotated[
         Flag,
         CommandOption(
-            "Also take published schedules that offload activations to the host's memory or to "
-            "another rank (BPipe, PipeOffload)."
+            "Also offload activations to the host's memory, if the profile has a link to it, and "
+            "take published schedules that offload to another rank (BPipe)."
         ),
     ] = False
 

@@ -9,6 +9,7 @@ The scope of the bound decides how it is proven:
     weight passing    closed forms over all schedules with the same kind of weight passing
     without a flush   bounds of all orders with such versions
     data parallel     one of the pipelines that share optimizer state, as below
+    offloads          closed forms with memory and the host's links; else as below, without limits
     R in it, or auto  closed forms in which no B waits for its R; auto: whichever layers too
     this partition    closed forms; then the solver, begun from the plan, until it has the bound
     all partitions    this one as above, the others by bounds of runs of layers, one by one the rest
@@ -24,6 +25,9 @@ from synth.costs.partition_costs import partition_costs
 from synth.costs.recomputed_layers import recomputing
 from synth.objective import BoundScope
 from synth.option_names import named
+from synth.plan.offload.bound_of_answer import has_guests
+from synth.plan.offload.lower_bound import offload_bound_us
+from synth.plan.offload.offloaded import without_moves
 from synth.plan.partition.bounds import PartitionBounds, applies
 from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.plan.recompute.choice_proof import CERTIFICATE, ChoiceProof
@@ -61,6 +65,7 @@ from synth.solver.weight_passing.exact_proof import ExactProof
 from synth.solver.weight_passing.problem import WeightMovement, WeightPassingProblem
 from synth.solver.weight_passing.small_problems import is_small, prove_exactly
 
+_OWN = BoundScope.PARTITION
 _ANY_STAGES = "whichever stages recompute"
 
 
@@ -115,9 +120,34 @@ class _Reproving:
         versions, steady = self.schedule.versions, self.plan.claim.steady
         if versions is not None and steady is not None:
             return self._verdict(*prove_versions(self.problem, versions, steady))
+        if self.schedule.offloads:
+            return self._with_offloads()
+        found = self._of_plain()
+        if self.plan.arguments.get("offload") == "true" and found.on_trust is None:
+            return replace(found, on_trust="that it holds for schedules that offload, too")
+        return found
+
+    def _with_offloads(self) -> Reproof:
+        """Prove a bound of schedules that offload, by closed forms or as if memory had no limit."""
+        scope, is_plain = self.plan.claim.bound_holds_for, not recomputed(self.schedule)
+        is_auto = self.plan.arguments.get("recompute") == "auto"
+        counts_memory = is_plain and not is_auto and not has_guests(self.schedule)
+        if scope != BoundScope.ALL and counts_memory:
+            reached_us = offload_bound_us(self.problem)
+            if reached_us >= self.claimed_us:
+                on_trust = f"that it holds for {scope.words}" if scope != _OWN else None
+                return self._verdict(reached_us, f"{_OWN.words}, also with offloads", on_trust)
+        free = self.plan.replace(caps_bytes=None)
+        of_free = _Reproving(free, self.timeline, self.options, self.profile, self.stop)
+        of_free.schedule = without_moves(self.schedule)
+        found = of_free._of_plain()
+        return replace(found, holds_for=f"{found.holds_for}, without memory limits")
+
+    def _of_plain(self) -> Reproof:
+        """Prove a bound of schedules whose saved activations stay on their ranks."""
         plain = without_recompute(self.schedule)
         if not plain.keeps_saved:
-            return self._verdict(0, "nothing: the schedule moves activations or weights")
+            return self._verdict(0, "nothing: the schedule moves weights")
         stages = recomputed(self.schedule)
         is_auto = self.plan.arguments.get("recompute") == "auto"
         if stages or (is_auto and self.plan.caps_bytes is not None):

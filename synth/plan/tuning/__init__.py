@@ -11,6 +11,7 @@ from synth.plan.tuning.finished_plan import EXPLAIN, REASON, REPROVE
 from synth.plan.tuning.judging import JUDGED_SCHEDULES, JUDGING, LIST_JUDGING
 from synth.plan.tuning.memory_curve import CURVE, LEAST_CAP, STEADY_CAP
 from synth.plan.tuning.moving_families import MOVING_FAMILIES
+from synth.plan.tuning.offload import OFFLOAD
 from synth.plan.tuning.partition import (
     BALANCE,
     LIFETIME_CUT,
@@ -49,6 +50,7 @@ __all__ = [
     "LISTED_TRIALS",
     "LIST_JUDGING",
     "MOVING_FAMILIES",
+    "OFFLOAD",
     "PARTITION_BOUNDS",
     "PARTITION_QUEUE",
     "PARTITION_TRIALS",

@@ -11,7 +11,7 @@ import numpy as np
 from synth.op_kinds import OpKind
 from synth.solver.evaluate.op_table import NONE
 from synth.solver.evaluate.order_arrays import Ints
-from synth.solver.instance.instance import SPLIT, B, F, Instance, Node, OpIndex, W
+from synth.solver.instance.instance import B, F, Instance, Node, OpIndex, W
 
 # Random numbers that a move takes.
 NUMBERS_PER_MOVE = 4

@@ -57,9 +57,7 @@ def _place(a: BlockArrays, now: Placed, interval: int, num_placed: Ints, placed:
             tries -= 1
             is_free = True
             for other in placed[first : first + num_placed[rank]]:
-                later = _blocked_us(
-                    at, duration, now.starts[other], a.duration[other], interval
-                )
+                later = _blocked_us(at, duration, now.starts[other], a.duration[other], interval)
                 if later > 0:
                     at += later
                     is_free = False

@@ -50,5 +50,5 @@ def compile_kernels() -> None:
     found.run(100, 1.0, 1.0, np.random.default_rng(0))
     instance = relaxed_memory(problem)
     CompiledBuilder(instance, problem.objective).best([next(variants(instance))], 1)
-    next(BuildingBlocks(instance, 1, 0, int, bool).run(0, 1_000))
+    next(BuildingBlocks(instance, 1, 0, lambda _: None, lambda: False).run(0, 1_000))
     kernel_files.note_compiled()

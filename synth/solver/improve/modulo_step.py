@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from itertools import takewhile
 from typing import ClassVar
 
-from synth.solver.evaluate.compiled import await_compiled
-from synth.solver.improve.compiled_kernels import is_loadable
+from synth.solver.improve.compiled_kernels import are_usable
 from synth.solver.improve.improver import SearchContext
 from synth.solver.improve.unrolling import Unrolling
 from synth.solver.instance.instance import Instance
@@ -68,7 +67,7 @@ class ModuloScheduling:
         if all(room is None for room in instance.headroom_bytes) or len(set(counts)) > 1:
             return
         self.options.report_part(self.part)
-        if not self._is_compiled():
+        if not are_usable(waits=self.state.budget.is_deterministic, should_stop=self.state.poll):
             return
         allowance = self.state.budget.allow(self._share * self.options.time_limit_s)
 
@@ -87,10 +86,6 @@ class ModuloScheduling:
             for found in blocks.run(0, most_us):
                 most_us = min(most_us, found.rate)
                 yield found
-
-    def _is_compiled(self) -> bool:
-        waits = self.state.budget.is_deterministic
-        return await_compiled(lambda: not waits or self.state.poll()) and is_loadable()
 
     @property
     def _share(self) -> float:

@@ -7,6 +7,8 @@ from itertools import combinations
 
 import pytest
 
+from benchmarks.realistic_profiles import realistic_case
+from benchmarks.realistic_suite import candidate_of
 from synth.costs.costs import uniform_costs
 from synth.families import generate
 from synth.profile.links import Link, Links
@@ -15,9 +17,10 @@ from synth.schedule.placements import placement
 from synth.schedule.rank_memory import peak_bytes
 from synth.solver.cpsat.run import decide_by_relaxation
 from synth.solver.evaluate.evaluate import BUFFERINGS
-from synth.solver.instance.instance import SPLIT, B, F, Instance, OpIndex, W
+from synth.solver.instance.instance import B, F, Instance, OpIndex, W
 from synth.solver.instance.memory_models import relaxed_memory, safe_memory
 from synth.solver.instance.timing import keeps_caps, number
+from synth.solver.modulo import building_blocks
 from synth.solver.modulo.building_blocks import BuildingBlocks
 from synth.solver.modulo.cyclic_ops import CyclicSchedule
 from synth.solver.modulo.least_memory import busiest_us
@@ -25,6 +28,7 @@ from synth.solver.modulo.recurrent_job_shop import RecurrentJobShop, latest_star
 from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.solver import solve
+from synth.solver.tuning import BUILDING_BLOCKS
 
 _NAMES = ("v", "looped:2", "wave:2", "looped:3", "linear", "bidirectional")
 
@@ -58,7 +62,11 @@ def serial_us(instance: Instance) -> int:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_blocks_repeat_without_overlap_and_within_memory(seed: int) -> None:
+def test_blocks_repeat_without_overlap_and_within_memory(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    little = replace(BUILDING_BLOCKS, moves_per_op=50)
+    monkeypatch.setattr(building_blocks, "BUILDING_BLOCKS", little)
     problem = tight_problem(seed)
     instance = safe_memory(problem, BUFFERINGS[0])
     found = list(blocks(instance, 1 + seed % 2, serial_us(instance)))
@@ -134,11 +142,13 @@ def test_v_half_has_no_bubble_between_its_ends(num_ranks: int) -> None:
     assert last.interval == busiest_us(instance)
 
 
+@pytest.mark.slow
 def test_a_search_takes_what_blocks_find() -> None:
-    problem = replace(tight_problem(6), num_micro_batches=48)
-    known = frozenset(Part) - {Part.LIST_SCHEDULING, Part.CLOSED_FORMS}
-    without = SolveOptions(10, deterministic=True, without=known)
-    with_blocks = replace(without, without=known - {Part.MODULO})
-    plain, better = solve(problem, without), solve(problem, with_blocks)
+    sizes = (2, 2, 1, 2, 1, 2, 1, 2, 3, 3, 3, 3, 3, 3, 2, 1)
+    problem = candidate_of(realistic_case(81), sizes).problem
+    only = frozenset(Part) - {Part.FAMILIES}
+    without = SolveOptions(40, deterministic=True, without=only)
+    plain = solve(problem, without)
+    better = solve(problem, replace(without, without=only - {Part.MODULO}))
     assert plain.value_us is not None and better.value_us is not None
     assert better.value_us < plain.value_us and better.found_by == "modulo scheduling"

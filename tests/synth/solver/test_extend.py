@@ -19,7 +19,7 @@ from synth.solver.evaluate import evaluate
 from synth.solver.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule
 from synth.solver.improve import list_scheduling
 from synth.solver.improve.extend import _Extension, extend, extended_instance
-from synth.solver.improve.modulo_step import SeveralMicroBatches
+from synth.solver.improve.modulo_step import ModuloScheduling
 from synth.solver.improve.short_instance import ShortInstance
 from synth.solver.improve.unrolling import Unrolling
 from synth.solver.infeasibility import needed_bytes, serial_schedule
@@ -308,7 +308,7 @@ def test_rounds_have_what_is_left_and_must_be_better() -> None:
     now.offer(evaluate.evaluate(problem, serial_schedule(problem), "serial"))
     assert now.best is not None
     nearly_us = now.best.value_us - 1
-    rounds, unrolling = SeveralMicroBatches(context_of(now)), Unrolling(now)
+    rounds, unrolling = ModuloScheduling(context_of(now)), Unrolling(now)
     for spent, share in ((0, 64 * 0.004), (0.2, 0.15), (0.5, 0.08)):
         now.short_instance_share = spent
         assert rounds._share == pytest.approx(share)

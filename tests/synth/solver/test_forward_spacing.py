@@ -22,7 +22,7 @@ from synth.solver.bounds.forward_spacing import SpacingProver, far_apart, length
 from synth.solver.bounds.forward_spacing_model import Spacings
 from synth.solver.bounds.rank_subsets import RankSubsets
 from synth.solver.cpsat.run import ModelOutcome
-from synth.solver.improve.modulo_step import SeveralMicroBatches
+from synth.solver.improve.modulo_step import ModuloScheduling
 from synth.solver.infeasibility import find_shortage
 from synth.solver.instance.instance import B, F, OpIndex, W
 from synth.solver.instance.memory_models import relaxed_for_fusion
@@ -363,7 +363,7 @@ def test_an_interrupted_search_leaves_no_thread_behind(monkeypatch: pytest.Monke
         assert threading.active_count() > before
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(SeveralMicroBatches, "run", interrupt)
+    monkeypatch.setattr(ModuloScheduling, "run", interrupt)
     options = SolveOptions(time_limit_s=20, workers=2, without=frozenset({Part.EXACT}))
     with pytest.raises(KeyboardInterrupt):
         solve(problem, options)
