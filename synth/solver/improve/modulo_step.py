@@ -1,4 +1,4 @@
-"""Offers modulo schedules to a search: of several micro-batches per interval, or building blocks."""
+"""Offers modulo schedules to a search: several micro-batches per interval, or building blocks."""
 
 from collections.abc import Iterator
 from itertools import takewhile
