@@ -52,7 +52,7 @@ class ModuloScheduling:
         self, instance: Instance, most_us: float
     ) -> Iterator[CyclicSchedule]:
         self.options.report_part(self.part)
-        seconds = self._share * self.options.time_limit_s
+        seconds = self._share(MODULO.share_per_micro_batch) * self.options.time_limit_s
         allowance = self.state.budget.allow(seconds)
 
         def should_stop() -> bool:
@@ -69,7 +69,8 @@ class ModuloScheduling:
         self.options.report_part(self.part)
         if not are_usable(waits=self.state.budget.is_deterministic, should_stop=self.state.poll):
             return
-        allowance = self.state.budget.allow(self._share * self.options.time_limit_s)
+        share = self._share(BUILDING_BLOCKS.share_per_micro_batch)
+        allowance = self.state.budget.allow(share * self.options.time_limit_s)
 
         def should_stop() -> bool:
             return allowance.is_over() or allowance.left_s() <= 0 or self.state.poll()
@@ -87,11 +88,8 @@ class ModuloScheduling:
                 most_us = min(most_us, found.rate)
                 yield found
 
-    @property
-    def _share(self) -> float:
-        share = min(
-            MODULO.most_share, MODULO.share_per_micro_batch * self.problem.num_micro_batches
-        )
+    def _share(self, per_micro_batch: float) -> float:
+        share = min(MODULO.most_share, per_micro_batch * self.problem.num_micro_batches)
         spent_share = self.state.short_instance_share
         if spent_share == 0:
             return share

@@ -71,6 +71,8 @@ class SeveralMicroBatchesTuning:
 class BuildingBlockTuning:
     """Building blocks on ranks that hold several stages."""
 
+    # Share of the time limit for each micro-batch of the problem.
+    share_per_micro_batch: float = 0.002
     # Micro-batches of each replica in a block, in this order.
     sizes: tuple[int, ...] = (1, 2, 3)
     # Largest block, in ops.
