@@ -1,6 +1,6 @@
 """Offloads as a choice: plans of `--offload` beside PipeOffload's schedules and plans without.
 
-    python -m benchmarks.offloading --seconds 60 --json benchmarks/results/offloading.json
+    python -m benchmarks.offloading --seconds 60 --json benchmarks/results/chosen-offloads.json
 
 Shipped profiles with a link to the host, of 25 or 50 GB/s in each direction, on one and two stages
 per rank, each under several memory limits. Each row has the best variant of PipeOffload that fits
@@ -168,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"shipped profiles with a link to the host, 8 ranks and 24 micro-batches, "
         f"{given.seconds:g} counted seconds for each search"
     )
-    asked = Run("offloading", about, given.seeds, 1, given.seconds)
+    asked = Run("chosen-offloads", about, given.seeds, 1, given.seconds)
     rows = (run(case, given.seconds, seed) for case, seed in product(cases, range(given.seeds)))
     report_rows(rows, given.json, FORMAT, asked, table)
     return 0

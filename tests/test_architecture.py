@@ -88,7 +88,9 @@ NUMBERS = {
 WITH_NUMBERS = (
     "synth.solver.tuning",
     "synth.solver.cpsat.worker_program",
-    "synth.solver.evaluate.order_arrays",  # numbers of columns, also the next two
+    "synth.solver.evaluate.order_arrays",  # numbers of columns, also the next ones
+    "synth.solver.evaluate.block_arrays",
+    "synth.solver.evaluate.block_kernel",
     "synth.solver.evaluate.list_arrays",
     "synth.solver.evaluate.list_kernel",
 )
@@ -257,6 +259,7 @@ def test_imports_stand_at_the_top_but_for_torch_extras_and_the_work_of_commands(
         "synth.cli.commands",  # once Ctrl-C is taken charge of
         "synth.cli.read.parsed_command",  # with pydantic, which the list of commands does not need
         "synth.solver.evaluate.kernel_files",  # with Numba, as are the kernels
+        "synth.solver.evaluate.block_kernel",
         "synth.solver.evaluate.list_kernel",
         "synth.solver.evaluate.memory_kernel",
         "synth.solver.evaluate.time_kernel",

@@ -144,7 +144,8 @@ class DestructiveBounds:
         least_us = int(DESTRUCTIVE.tolerance * self.value_us)
         if open_us - self.bound_us > least_us:
             share = DESTRUCTIVE.first_share if open_us == self.value_us else 0.5
-            rise_us = least_us if is_least else max(1, int(share * (open_us - self.bound_us)))
-            return self.bound_us + rise_us
+            half_us = (open_us - self.bound_us) // 2
+            rise_us = min(half_us, max(1, int(share * (open_us - self.bound_us))))
+            return self.bound_us + (least_us if is_least else rise_us)
         is_whole = open_us == self.value_us > self.bound_us
         return self.value_us - 1 if is_whole else None

@@ -42,16 +42,16 @@ class BlockArrays(NamedTuple):
     num_weights: int
 
 
-class Placed(NamedTuple):
+class PlacedBlock(NamedTuple):
     """A block: the order of placement, the time that each op waits, and the starts that follow."""
 
     order: Ints
     waits: Ints
     starts: Ints
 
-    def copy(self) -> "Placed":
+    def copy(self) -> "PlacedBlock":
         """Return a copy of all arrays."""
-        return Placed(*(array.copy() for array in self))
+        return PlacedBlock(*(array.copy() for array in self))
 
 
 def block_arrays(instance: Instance, size: int) -> tuple[BlockArrays, list[Node]]:

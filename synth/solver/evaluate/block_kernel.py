@@ -11,7 +11,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from synth.solver.evaluate.block_arrays import BlockArrays, Placed
+from synth.solver.evaluate.block_arrays import BlockArrays, PlacedBlock
 from synth.solver.evaluate.compiled import compiled
 from synth.solver.evaluate.op_table import NONE
 from synth.solver.evaluate.order_arrays import Ints
@@ -34,7 +34,9 @@ def _blocked_us(at: int, duration: int, begin: int, length: int, interval: int) 
 
 
 @compiled
-def _place(a: BlockArrays, now: Placed, interval: int, num_placed: Ints, placed: Ints) -> float:
+def _place(
+    a: BlockArrays, now: PlacedBlock, interval: int, num_placed: Ints, placed: Ints
+) -> float:
     """Place all ops; return the time of those for which there is no room, in intervals.
 
     Args:
@@ -96,7 +98,7 @@ def _excess(a: BlockArrays, starts: Ints, interval: int) -> float:
 
 @compiled
 def _cost(
-    a: BlockArrays, now: Placed, interval: int, num_placed: Ints, placed: Ints, compacts: bool
+    a: BlockArrays, now: PlacedBlock, interval: int, num_placed: Ints, placed: Ints, compacts: bool
 ) -> float:
     """Return 0 for a block that fits, or its length in intervals if it is to be compacted."""
     misfit = 10.0 * _place(a, now, interval, num_placed, placed)
@@ -107,7 +109,7 @@ def _cost(
 
 
 @compiled
-def _copy(source: Placed, target: Placed) -> None:
+def _copy(source: PlacedBlock, target: PlacedBlock) -> None:
     """Copy a block."""
     target.order[:] = source.order
     target.waits[:] = source.waits
@@ -117,8 +119,8 @@ def _copy(source: Placed, target: Placed) -> None:
 @compiled
 def anneal(
     a: BlockArrays,
-    now: Placed,
-    best: Placed,
+    now: PlacedBlock,
+    best: PlacedBlock,
     costs: tuple[float, float],
     interval: int,
     temperature: float,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from synth.solver.evaluate.block_arrays import NUMBERS_PER_MOVE, Placed, block_arrays
+from synth.solver.evaluate.block_arrays import NUMBERS_PER_MOVE, PlacedBlock, block_arrays
 from synth.solver.evaluate.compiled import block_kernel
 from synth.solver.instance.instance import F, Instance
 from synth.solver.modulo.cyclic_ops import CyclicSchedule
@@ -71,7 +71,7 @@ class BuildingBlocks:
             yield self._schedule(self._compacted(found, interval), interval)
             begin, shortest, step = found, interval, min(2 * step, BUILDING_BLOCKS.most_step)
 
-    def _at_once(self, interval: int) -> Placed:
+    def _at_once(self, interval: int) -> PlacedBlock:
         """Return a block in which micro-batches begin at equal distances and nothing waits."""
         num_ops = len(self._nodes)
         waits = [
@@ -79,9 +79,9 @@ class BuildingBlocks:
             for (_, (_, k)), is_first in zip(self._nodes, self._is_first, strict=True)
         ]
         starts = np.zeros(num_ops, np.int64)
-        return Placed(np.arange(num_ops), np.array(waits, np.int64), starts)
+        return PlacedBlock(np.arange(num_ops), np.array(waits, np.int64), starts)
 
-    def _fitting(self, begin: Placed, interval: int) -> Placed | None:
+    def _fitting(self, begin: PlacedBlock, interval: int) -> PlacedBlock | None:
         """Return a block that repeats within the limits at an interval; None if none is found.
 
         A block that fits a longer interval is near one that fits this one, or not at all.
@@ -93,14 +93,19 @@ class BuildingBlocks:
                 return best
         return None
 
-    def _compacted(self, block: Placed, interval: int) -> Placed:
+    def _compacted(self, block: PlacedBlock, interval: int) -> PlacedBlock:
         """Return a shorter block at the same interval, so that it fills and drains sooner."""
         temperatures = BUILDING_BLOCKS.temperatures_of_compaction
         return self._annealed(block, interval, temperatures, compacts=True)[0]
 
     def _annealed(
-        self, begin: Placed, interval: int, temperatures: tuple[float, float], *, compacts: bool
-    ) -> tuple[Placed, float]:
+        self,
+        begin: PlacedBlock,
+        interval: int,
+        temperatures: tuple[float, float],
+        *,
+        compacts: bool,
+    ) -> tuple[PlacedBlock, float]:
         now, best, costs = begin.copy(), begin.copy(), (math.inf, math.inf)
         hottest, coldest = temperatures
         for look in range(self._looks):
@@ -114,6 +119,6 @@ class BuildingBlocks:
                 break
         return best, costs[1]
 
-    def _schedule(self, block: Placed, interval: int) -> CyclicSchedule:
+    def _schedule(self, block: PlacedBlock, interval: int) -> CyclicSchedule:
         starts = dict(zip(self._nodes, block.starts.tolist(), strict=True))
         return CyclicSchedule(starts, interval, self.size)
