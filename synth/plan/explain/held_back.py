@@ -7,6 +7,7 @@ from synth.plan.explain.idle_causes import RankIdle, span_us
 from synth.plan.reason import full_ranks
 from synth.plan.tuning import EXPLAIN
 from synth.schedule.files.plan_file import Plan
+from synth.schedule.lowering.programs import end_name
 from synth.schedule.simulate import Timeline
 from synth.units import format_bytes, format_us
 
@@ -60,6 +61,7 @@ def _link(timeline: Timeline, share: float) -> str:
         return f"collectives between ranks, {share:.1%} of the time"
     ((source, target), load_us), *_ = loads_us.most_common(1)
     return (
-        f"links, {share:.1%} of the time (that from rank {source} to {target} transfers for "
+        f"links, {share:.1%} of the time "
+        f"(that from {end_name(source)} to {end_name(target)} transfers for "
         f"{load_us / max(1, timeline.makespan_us):.1%})"
     )

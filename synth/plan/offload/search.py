@@ -170,10 +170,10 @@ class _OffloadSearch:
         """Spend the rest of the time on the best plans."""
         self.plans.sort(key=lambda plan: plan.found.value_us)
         best = self.plans[0] if self.plans else None
-        if best is None or rank_key(base.value_us) < rank_key(best.found.value_us):
-            if not self._is_over() and base.schedule is not None and not base.schedule.offloads:
-                self._go_on(base)
-            return
+        is_behind = best is None or rank_key(base.value_us) < rank_key(best.found.value_us)
+        is_plain = base.schedule is not None and not base.schedule.offloads
+        if is_behind and is_plain and not self._is_over():
+            self._go_on(base)  # if it ends early, the plans have the rest
         few = [one for one in self.plans if not has_guests(one.found.schedule)]
         for number, (plan, seconds) in enumerate(self.clock.shared(few[: OFFLOAD.few_plans])):
             if self._is_over():

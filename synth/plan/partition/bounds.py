@@ -265,7 +265,7 @@ class PartitionBounds:
             known.attained_us = min(known.attained_us, found.attained_us)
         else:
             known.unanswered_us = within_us
-            known.looked_s = options.time_limit_s
+            known.looked_s = max(known.looked_s, options.time_limit_s)
         return found.spent_s / effort_s
 
     # Bounds

@@ -97,9 +97,10 @@ class DestructiveBounds:
                     has_one = True
                     break
             else:
-                if has_one and not is_fine:
-                    is_fine = True
-                else:
+                # The last question of both phases may be the same.
+                begins_fine = has_one and not is_fine
+                is_fine |= begins_fine
+                if not begins_fine or self._middle_us(open_us, is_least=True) == middle_us:
                     open_us = middle_us
         return [one for one in sets if one in unanswered and self._open_us(one) > self.bound_us]
 

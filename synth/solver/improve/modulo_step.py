@@ -1,9 +1,11 @@
 """Offers modulo schedules to a search: several micro-batches per interval, or building blocks."""
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from itertools import takewhile
 from typing import ClassVar
 
+from synth.solver.budget import Allowance
 from synth.solver.improve.compiled_kernels import are_usable
 from synth.solver.improve.improver import SearchContext
 from synth.solver.improve.unrolling import Unrolling
@@ -27,8 +29,8 @@ class ModuloScheduling:
     def run(self, share: float, *, is_brief: bool) -> None:
         """Search for less time per micro-batch than the incumbent takes as a whole.
 
-        The share follows from the number of micro-batches and from the time spent on a short
-        instance.
+        The share follows from the number of micro-batches, and from the time spent on a short
+        instance if that came before.
         """
         best = self.state.best
         if best is None:
@@ -52,7 +54,8 @@ class ModuloScheduling:
         self, instance: Instance, most_us: float
     ) -> Iterator[CyclicSchedule]:
         self.options.report_part(self.part)
-        seconds = self._share(MODULO.share_per_micro_batch) * self.options.time_limit_s
+        share = self._share(MODULO.share_per_micro_batch, MODULO.most_share)
+        seconds = share * self.options.time_limit_s
         allowance = self.state.budget.allow(seconds)
 
         def should_stop() -> bool:
@@ -67,29 +70,35 @@ class ModuloScheduling:
         if all(room is None for room in instance.headroom_bytes) or len(set(counts)) > 1:
             return
         self.options.report_part(self.part)
-        if not are_usable(waits=self.state.budget.is_deterministic, should_stop=self.state.poll):
+        # Plain Python takes a second for what compiled code does in milliseconds.
+        is_compiled = find_spec("numba") is not None
+        waits = self.state.budget.is_deterministic
+        if not is_compiled or not are_usable(waits=waits, should_stop=self.state.poll):
             return
-        share = self._share(BUILDING_BLOCKS.share_per_micro_batch)
-        allowance = self.state.budget.allow(share * self.options.time_limit_s)
-
-        def should_stop() -> bool:
-            return allowance.is_over() or allowance.left_s() <= 0 or self.state.poll()
-
-        def spend(num_ops: int) -> None:
-            allowance.spend(num_ops * BUILDING_BLOCKS.s_per_op)
-
+        share = self._share(BUILDING_BLOCKS.share_per_micro_batch, BUILDING_BLOCKS.most_share)
+        whole = self.state.budget.allow(share * self.options.time_limit_s)
         most_us *= len({copy.replica for copy in instance.copies})
-        for size in BUILDING_BLOCKS.sizes:
+        sizes = BUILDING_BLOCKS.sizes
+        for place, size in enumerate(sizes):
             num_ops = 3 * size * len(instance)
             if num_ops > BUILDING_BLOCKS.most_ops or 2 * size > counts[0]:
                 return
+            part = self.state.budget.allow(whole.left_s() / (len(sizes) - place))
+
+            def spend(seconds: float, part: Allowance = part) -> None:
+                part.spend(seconds)
+                whole.spend(seconds)
+
+            def should_stop(part: Allowance = part) -> bool:
+                return part.left_s() <= 0 or self.state.poll()
+
             blocks = BuildingBlocks(instance, size, self.options.seed, spend, should_stop)
             for found in blocks.run(0, most_us):
                 most_us = min(most_us, found.rate)
                 yield found
 
-    def _share(self, per_micro_batch: float) -> float:
-        share = min(MODULO.most_share, per_micro_batch * self.problem.num_micro_batches)
+    def _share(self, per_micro_batch: float, most: float) -> float:
+        share = min(most, per_micro_batch * self.problem.num_micro_batches)
         spent_share = self.state.short_instance_share
         if spent_share == 0:
             return share

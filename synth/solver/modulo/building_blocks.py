@@ -25,8 +25,8 @@ class BuildingBlocks:
         instance: with headrooms; times are in µs.
         size: the micro-batches of each replica in an interval.
         seed: of all random choices.
-        spend: called with the number of ops placed.
-        should_stop: polled after every few thousand of them.
+        spend: called with the seconds of effort.
+        should_stop: polled every few milliseconds.
     """
 
     def __init__(
@@ -34,14 +34,15 @@ class BuildingBlocks:
         instance: Instance,
         size: int,
         seed: int,
-        spend: Callable[[int], None],
+        spend: Callable[[float], None],
         should_stop: Callable[[], bool],
     ) -> None:
         self.size, self._rng = size, np.random.default_rng(seed)
         self._arrays, self._nodes = block_arrays(instance, size)
         self._spend, self._should_stop = spend, should_stop
-        num_ops = len(self._nodes)
-        self._moves_at_once = max(1, BUILDING_BLOCKS.ops_per_look // num_ops)
+        num_ops, of_rank = len(self._nodes), np.diff(self._arrays.first_held)
+        self._s_per_move = BUILDING_BLOCKS.s_per_pair * num_ops * int(of_rank.max())
+        self._moves_at_once = max(1, int(BUILDING_BLOCKS.look_s / self._s_per_move))
         self._looks = max(1, BUILDING_BLOCKS.moves_per_op * num_ops // self._moves_at_once)
         busy_us = np.bincount(self._arrays.rank, self._arrays.duration)
         self._least_us = int(busy_us.max())
@@ -58,7 +59,7 @@ class BuildingBlocks:
             least_us: per micro-batch; nothing shorter is tried.
             most_us: per micro-batch; longer ones are of no use.
         """
-        least = max(self._least_us, math.ceil(self.size * least_us))
+        least = max(1, self._least_us, math.ceil(self.size * least_us))
         shortest, step = int(self.size * most_us), BUILDING_BLOCKS.first_step
         begin = self._at_once(shortest)
         while step >= BUILDING_BLOCKS.least_step and shortest > least and not self._should_stop():
@@ -68,7 +69,9 @@ class BuildingBlocks:
                 step /= 2
                 continue
             yield self._schedule(found, interval)
-            yield self._schedule(self._compacted(found, interval), interval)
+            compacted = self._compacted(found, interval)
+            if not np.array_equal(compacted.starts, found.starts):
+                yield self._schedule(compacted, interval)
             begin, shortest, step = found, interval, min(2 * step, BUILDING_BLOCKS.most_step)
 
     def _at_once(self, interval: int) -> PlacedBlock:
@@ -114,7 +117,7 @@ class BuildingBlocks:
             costs = block_kernel.anneal(
                 self._arrays, now, best, costs, interval, temperature, compacts, numbers
             )
-            self._spend(self._moves_at_once * len(self._nodes))
+            self._spend(self._moves_at_once * self._s_per_move)
             if costs[1] == 0 or self._should_stop():
                 break
         return best, costs[1]

@@ -71,17 +71,19 @@ class SeveralMicroBatchesTuning:
 class BuildingBlockTuning:
     """Building blocks on ranks that hold several stages."""
 
-    # Share of the time limit for each micro-batch of the problem.
+    # Share of the time limit for each micro-batch of the problem, and the most.
     share_per_micro_batch: float = 0.002
+    most_share: float = 0.2
     # Micro-batches of each replica in a block, in this order.
     sizes: tuple[int, ...] = (1, 2, 3)
     # Largest block, in ops.
     most_ops: int = 400
-    # Effort for one interval: moves per op of the block; ops placed between two looks at the clock,
-    # and seconds of a deterministic search for each op placed.
+    # Moves for one interval, per op of the block.
     moves_per_op: int = 1_000
-    ops_per_look: int = 20_000
-    s_per_op: float = 1e-7
+    # Seconds of a move for each pair of an op of the block and one of the largest rank, and those
+    # between two looks at the clock.
+    s_per_pair: float = 1.3e-8
+    look_s: float = 0.005
     # Steps, as shares of the shortest interval: the first, the longest, and the last that is tried.
     first_step: float = 0.02
     most_step: float = 0.08

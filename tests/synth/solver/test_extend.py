@@ -311,6 +311,6 @@ def test_rounds_have_what_is_left_and_must_be_better() -> None:
     rounds, unrolling = ModuloScheduling(context_of(now)), Unrolling(now)
     for spent, share in ((0, 64 * 0.004), (0.2, 0.15), (0.5, 0.08)):
         now.short_instance_share = spent
-        assert rounds._share(0.004) == pytest.approx(share)
+        assert rounds._share(0.004, 0.45) == pytest.approx(share)
         assert unrolling._is_of_use(nearly_us) == (spent == 0)
         assert unrolling._is_of_use(round(0.98 * nearly_us))
