@@ -17,6 +17,9 @@ from synth.version import __version__
 __all__ = ["app"]
 
 
+_SETTINGS = {"help_option_names": ["-h", "--help"]}
+
+
 class _Commands(typer.core.TyperGroup):
     """The commands of this folder, each imported when it is called."""
 
@@ -40,7 +43,7 @@ def command_named(name: str) -> Any:
     """Return a command with its options."""
     from synth.cli.read.parsed_command import parsed_command  # with pydantic, which takes 0.2 s
 
-    return parsed_command(name, importlib.import_module(f"synth.cli.{name}").command)
+    return parsed_command(name, importlib.import_module(f"synth.cli.{name}").command, _SETTINGS)
 
 
 app = typer.Typer(
@@ -48,7 +51,7 @@ app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=_SETTINGS,
     help="Measure a model's pipeline stages, synthesize the best schedule that fits, replay it.",
 )
 

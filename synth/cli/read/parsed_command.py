@@ -52,14 +52,15 @@ def may_repeat(option: Any) -> bool:
     return is_plain_flag or several or option.param_type_name == "argument"
 
 
-def parsed_command(name: str, function: Callable[..., None]) -> Any:
+def parsed_command(name: str, function: Callable[..., None], settings: dict[str, Any]) -> Any:
     """Return a command that parses its options, checks them, and calls a function with the values.
 
     Args:
         name: of the command.
         function: its parameters are records, whose fields are options, or annotated for typer.
+        settings: of the command's context.
     """
     alone = typer.Typer(add_completion=False)
     command = with_progress(name, within_limits(with_records(function)))
-    alone.command(name, cls=_Command)(command)
+    alone.command(name, cls=_Command, context_settings=settings)(command)
     return typer.main.get_command(alone)
