@@ -14,7 +14,10 @@ COMMANDS = [name for name, _ in docstrings("synth.cli", "command")]
 
 
 def parse(command: Any, *words: str) -> None:
-    command.parse_args(command.context_class(command, resilient_parsing=True), list(words))
+    command.parse_args(
+        command.context_class(command, resilient_parsing=True, **command.context_settings),
+        list(words),
+    )
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -48,7 +51,7 @@ def test_json_is_short_for_format_json(name: str, synth_as_given: Synth) -> None
         ended = synth_as_given(name, "--json")
         assert ended.code == 2 and "No such option: --json" in ended.stderr
         return
-    context = command.context_class(command, resilient_parsing=True)
+    context = command.context_class(command, resilient_parsing=True, **command.context_settings)
     command.parse_args(context, ["--json"])
     assert context.params["format"] == "json"
     with pytest.raises(SynthError, match="--format is given more than once"):
