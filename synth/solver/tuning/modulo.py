@@ -72,10 +72,10 @@ class BuildingBlockTuning:
     """Building blocks on ranks that hold several stages."""
 
     # Share of the time limit for each micro-batch of the problem, and the most.
-    share_per_micro_batch: float = 0.002
-    most_share: float = 0.2
+    share_per_micro_batch: float = 0.004
+    most_share: float = 0.3
     # Micro-batches of each replica in a block, in this order.
-    sizes: tuple[int, ...] = (1, 2, 3)
+    sizes: tuple[int, ...] = (1, 2)
     # Largest block, in ops.
     most_ops: int = 400
     # Moves for one interval, per op of the block.
