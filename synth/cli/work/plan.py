@@ -113,7 +113,7 @@ def _above(num_bytes: float, asked: LayoutQuestion) -> str:
 
 
 def _more_memory(asked: LayoutQuestion) -> str:
-    """What makes layouts fit."""
+    """Return the ways to make layouts fit."""
     ways = "give more devices, or a higher --mem-limit"
     if asked.optimizer.float32_gradients and asked.allowed.runtime != Runtime.TORCHTITAN:
         narrow = asked.optimizer.replace(float32_gradients=False)

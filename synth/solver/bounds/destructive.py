@@ -78,29 +78,29 @@ class DestructiveBounds:
         return self.bound_us < self.value_us and self.left_s > 0 and not self.should_stop()
 
     def _bisect(self, sets: list[Ranks], effort_s: float) -> Generator[Raised, None, list[Ranks]]:
-        """Ask until little is open; return the sets that left a question open."""
+        """Ask in large steps, then in the least ones; return the sets that left a question open."""
         unanswered: set[Ranks] = set()
         open_us = max(map(self._open_us, sets))
-        has_one = any(self._open_us(one) < self.value_us for one in sets)  # from an earlier run
-        is_fine = has_one
-        while (middle_us := self._middle_us(open_us, is_least=is_fine)) is not None:
+        has_raised = any(self._open_us(one) < self.value_us for one in sets)  # from an earlier run
+        asks_least = has_raised
+        while (middle_us := self._middle_us(open_us, is_least=asks_least)) is not None:
             for one in [one for one in sets if self._open_us(one) > middle_us]:
                 if not self._goes_on:
                     return []
                 found = self._ask(one, middle_us, effort_s, unanswered)
                 if found.is_refuted:
                     yield Raised(one, self.bound_us)
-                    if is_fine:
+                    if asks_least:
                         yield from self._raise_by(one, effort_s, unanswered)
                     else:
                         open_us = max(map(self._open_us, sets))
-                    has_one = True
+                    has_raised = True
                     break
             else:
                 # The last question of both phases may be the same.
-                begins_fine = has_one and not is_fine
-                is_fine |= begins_fine
-                if not begins_fine or self._middle_us(open_us, is_least=True) == middle_us:
+                begins_least = has_raised and not asks_least
+                asks_least |= begins_least
+                if not begins_least or self._middle_us(open_us, is_least=True) == middle_us:
                     open_us = middle_us
         return [one for one in sets if one in unanswered and self._open_us(one) > self.bound_us]
 

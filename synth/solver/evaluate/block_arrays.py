@@ -59,9 +59,7 @@ def block_arrays(instance: Instance, size: int) -> tuple[BlockArrays, list[Node]
 
     F's and B's of a micro-batch come in the order in which it passes them, and W's after all.
     """
-    passes = [
-        (chain, k) for k in range(size) for chain in _chains(instance)
-    ]  # the way of each micro-batch
+    passes = [(chain, k) for k in range(size) for chain in _chains(instance)]
     nodes: list[Node] = []
     for chain, k in passes:
         nodes += [(copy, OpIndex(F, k)) for copy in chain]

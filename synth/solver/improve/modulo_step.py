@@ -9,7 +9,7 @@ from synth.solver.budget import Allowance
 from synth.solver.improve.compiled_kernels import are_usable
 from synth.solver.improve.improver import SearchContext
 from synth.solver.improve.unrolling import Unrolling
-from synth.solver.instance.instance import Instance
+from synth.solver.instance.instance import SPLIT, Instance
 from synth.solver.modulo.building_blocks import BuildingBlocks
 from synth.solver.modulo.cyclic_ops import CyclicSchedule
 from synth.solver.modulo.modulo_search import applies, search
@@ -76,26 +76,28 @@ class ModuloScheduling:
         if not is_compiled or not are_usable(waits=waits, should_stop=self.state.poll):
             return
         share = self._share(BUILDING_BLOCKS.share_per_micro_batch, BUILDING_BLOCKS.most_share)
-        whole = self.state.budget.allow(share * self.options.time_limit_s)
+        left_s, sizes = share * self.options.time_limit_s, BUILDING_BLOCKS.sizes
         most_us *= len({copy.replica for copy in instance.copies})
-        sizes = BUILDING_BLOCKS.sizes
         for place, size in enumerate(sizes):
-            num_ops = 3 * size * len(instance)
+            num_ops = len(SPLIT) * size * len(instance)
             if num_ops > BUILDING_BLOCKS.most_ops or 2 * size > counts[0]:
                 return
-            part = self.state.budget.allow(whole.left_s() / (len(sizes) - place))
-
-            def spend(seconds: float, part: Allowance = part) -> None:
-                part.spend(seconds)
-                whole.spend(seconds)
-
-            def should_stop(part: Allowance = part) -> bool:
-                return part.left_s() <= 0 or self.state.poll()
-
-            blocks = BuildingBlocks(instance, size, self.options.seed, spend, should_stop)
-            for found in blocks.run(0, most_us):
+            part = self.state.budget.allow(left_s / (len(sizes) - place))
+            left_s -= part.left_s()
+            for found in self._blocks_of(instance, size, part).run(0, most_us):
                 most_us = min(most_us, found.rate)
                 yield found
+            left_s += max(0.0, part.left_s())
+
+    def _blocks_of(self, instance: Instance, size: int, part: Allowance) -> BuildingBlocks:
+        """Return the search for blocks of a size within a part of the budget."""
+        return BuildingBlocks(
+            instance,
+            size,
+            self.options.seed,
+            part.spend,
+            lambda: part.left_s() <= 0 or self.state.poll(),
+        )
 
     def _share(self, per_micro_batch: float, most: float) -> float:
         share = min(most, per_micro_batch * self.problem.num_micro_batches)

@@ -40,7 +40,7 @@ class DestructiveTuning:
     # Seconds of effort for a question, and their growth where it was not answered.
     first_effort_s: float = 0.8
     effort_growth: float = 3.0
-    # A question as a share of what is open, as long as no rank kept any value.
+    # A question as a share of what is open, as long as some set of ranks kept no value.
     first_share: float = 0.25
     # What may stay open, as a share of the value.
     tolerance: float = 5e-4

@@ -1,4 +1,4 @@
-"""What PyTorch's FSDP2 shards beside a pipeline: the state that estimates count as ZeRO-1."""
+"""FSDP2 of PyTorch shards the same state beside a pipeline that estimates count as ZeRO-1."""
 
 from typing import Any
 
