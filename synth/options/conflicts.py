@@ -70,6 +70,7 @@ def check_versions(given: SolveArguments) -> None:
         "solver": "leave it out, as the models are for CP-SAT",
         "data_parallel": "leave it out, as every update would wait for the other pipelines",
         "weights": "leave it out, as versions are of weights at home",
+        "offload": "leave it out, as such orders keep activations on their ranks",
         "objective": "leave it out, as a micro-batch's time in the full pipeline is minimized",
     }
     if word(given.placement or "") == AUTO:
@@ -208,6 +209,8 @@ def check_weights(given: SolveArguments) -> None:
         "hint": "leave it out, as the search begins from the published schedules",
         "solver": "leave it out, as its model is of weights that stay",
     }
+    if given.weights != AUTO:
+        ways["offload"] = "leave it out, as where weights move activations stay on their ranks"
     if given.target == STEADY:
         ways["target"] = "a steady state is of weights that stay; give a time or a percentage"
     # With a target the pipelines beside them have one placement in one partition, as in a curve.

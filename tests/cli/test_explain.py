@@ -35,6 +35,16 @@ KEYS = {
 }
 
 
+def test_a_plan_of_an_estimated_profile_says_so(synth: Synth, tmp_path: Path) -> None:
+    path, name = tmp_path / "plan.json", "llama3-8b-h100"
+    library.simulate("1f1b", name, ranks=4, micro_batches=4, mem_limit="none").save(path)
+    said = json.loads(synth("explain", path, *QUICK, "--json").stdout)
+    checked = json.loads(synth("check", path, "--json").stdout)
+    expected = f"times and bytes of {name}: estimated, not measured"
+    assert said["on_trust"]["estimate"] == checked["on_trust"]["estimate"] == expected
+    assert synth("explain", path, *QUICK).stdout.startswith(f"{name}: estimated, not measured\n")
+
+
 def test_json_has_every_figure_of_the_library(synth: Synth, plan_path: Path) -> None:
     said = json.loads(synth("explain", plan_path, *QUICK, "--format", "json").stdout)
     explained = library.explain(plan_path, time_limit=1, workers=1)

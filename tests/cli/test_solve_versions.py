@@ -92,6 +92,7 @@ def test_compare_lists_it_with_its_delay_beside_the_others(synth: Synth) -> None
         (("stash:every=4",), "updates after every micro-batch"),
         (("2bw:every=5",), "does not divide 16"),
         (("2bw", "--weights", "ring"), "--weights ring and --versions 2bw do not go together"),
+        (("2bw", "--offload"), "--offload and --versions 2bw do not go together"),
         (("2bw", "--placement", "auto"), "give linear, looped:N, v or wave:N"),
         (("2bw", "--placement", "bidirectional"), "is for one copy of each stage"),
         (("2bw", "--objective", "period"), "in the full pipeline is minimized"),

@@ -59,6 +59,7 @@ def test_the_least_need_is_shown_without_a_search_and_less_is_refused(synth: Syn
         (("gather", "--partition", "auto"), "--partition auto and --weights gather"),
         (("ring", "--recompute", "all"), "or layers such as layers:0-3"),
         (("gather", "--hint", "zero3"), "as the search begins from the published schedules"),
+        (("gather", "--offload"), "--offload and --weights gather"),
         (
             ("ring", "--mem-limit", "min", "--target", "steady"),
             "--target steady and --weights ring, with which every rank runs",

@@ -65,6 +65,13 @@ def save_plans(plans: Mapping[str, Plan], folder: Path, force: bool) -> None:
         raise refused
 
 
+def estimate_on_trust(plan: Plan) -> dict[str, str]:
+    """Return what answers from a plan of an estimated profile take on trust, as JSON has it."""
+    if not plan.is_estimated:
+        return {}
+    return {"estimate": f"times and bytes of {plan.profile_name}: estimated, not measured"}
+
+
 def plan_estimate_lines(plan: Plan) -> list[str]:
     """Return the line over answers from a plan of an estimated profile, and an empty one."""
     return [f"{plan.profile_name}: estimated, not measured", ""] if plan.is_estimated else []

@@ -15,6 +15,7 @@ from synth.cli.answer.check import (
 from synth.cli.answer.output import Format, answer, answer_json, talk
 from synth.cli.check import PROOF_LIMIT_S, CheckRequest, ProofOptions
 from synth.cli.progress.interrupt import run_interruptibly
+from synth.cli.read.plans import estimate_on_trust
 from synth.errors import ExitCode, Mismatch, SynthError
 from synth.options.plan_profile import costs_of
 from synth.plan.reprove.reproof import Reproof
@@ -47,8 +48,7 @@ def work(plan_path: Path, request: CheckRequest) -> None:
             answer_json({"valid": False, "plan": plan.name, "message": str(error)})
         raise
     how_the_bound_stands(plan, proof, verified, on_trust)
-    if plan.is_estimated:
-        on_trust["estimate"] = f"times and bytes of {plan.profile_name}: estimated, not measured"
+    on_trust |= estimate_on_trust(plan)
     if request.format == Format.JSON:
         said = {"valid": True, "plan": plan.name, "proven": verified, "on_trust": on_trust}
         answer_json(said | bound_json(plan, proof))

@@ -8,7 +8,7 @@ from synth.cli.answer.explain import explanation_text
 from synth.cli.answer.output import Format, answer, answer_json, talk
 from synth.cli.progress.interrupt import run_interruptibly
 from synth.cli.read.explain_request import EXPLAIN_LIMIT_S, ExplainRequest
-from synth.cli.read.plans import load_checked, plan_estimate_lines
+from synth.cli.read.plans import estimate_on_trust, load_checked, plan_estimate_lines
 from synth.options.plan_profile import costs_of
 from synth.plan.explain.explanation import Explanation, explain
 from synth.report.explain.overlay import Overlay
@@ -31,6 +31,7 @@ def work(plan_path: Path, request: ExplainRequest) -> None:
     if request.html is not None:
         ChartSet.of(plan, Overlay(timeline), explained=explained).write_page(request.html)
     if request.format == Format.JSON:
-        answer_json(explained.to_data())
+        on_trust = estimate_on_trust(plan)
+        answer_json(explained.to_data() | ({"on_trust": on_trust} if on_trust else {}))
     else:
         answer("\n".join([*plan_estimate_lines(plan), explanation_text(explained)]))

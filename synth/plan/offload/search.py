@@ -295,12 +295,18 @@ class _OffloadSearch:
             replace(one, lower_bound_us=min(one.lower_bound_us, self.bound.own_us(one.problem)))
             for one in base.trials
         ]
-        is_new = result.schedule is not None and result.schedule.offloads
-        if trials and is_new:
+        if result.schedule is None or not trials:
+            return tuple(trials)
+        if result.schedule.offloads:
             name = self.space.name_of(result.problem)
             candidate = Candidate(f"{name} ({result.found_by})", result.problem)
             least_us = result.lower_bound_us
             trials.append(Trial(candidate, least_us, result, is_over=True, is_fixed=True))
+        else:  # the last step may have gone on with one of them
+            key = problem_key(result.problem)
+            here = next((one for one in trials if problem_key(one.problem) == key), None)
+            if here is not None and rank_key(result.value_us) < rank_key(here.value_us):
+                here.found = result
         return tuple(sorted(trials, key=lambda one: rank_key(one.value_us)))
 
 

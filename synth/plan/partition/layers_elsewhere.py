@@ -18,7 +18,7 @@ from synth.solver.instance.stage_copy import StageCopy
 _TINY_US = 1e-3
 
 
-class Way(NamedTuple):
+class WayThrough(NamedTuple):
     """From the end of F to where the gradient is made, and from there to where B can start."""
 
     down_us: int
@@ -87,12 +87,12 @@ class LayersElsewhere:
             passing_us=0,
         )
 
-    def way_behind_us(self, run: RankLayers) -> Way:
+    def way_behind_us(self, run: RankLayers) -> WayThrough:
         """Through all later layers, and back."""
         behind, ranks = slice(run.end, None), self.num_ranks - 1 - run.rank
         _, _, speed = self.fastest(run)
         way = self._hops_us(self.num_ranks - 2, run.rank, run.end)
-        return Way(
+        return WayThrough(
             way.down_us + self._least_us(self.forward[behind], ranks, speed),
             way.up_us + self._least_us(self.backward[behind], ranks, speed),
         )
@@ -105,7 +105,7 @@ class LayersElsewhere:
             self.links.between(there, here).transfer_us(self.returned[run.end]),
         )
 
-    def _hops_us(self, farthest: int, nearest: int, edge: int) -> Way:
+    def _hops_us(self, farthest: int, nearest: int, edge: int) -> WayThrough:
         """The transfers from rank to rank: at the nearest one the layer before `edge` is sent.
 
         Elsewhere it may be any layer's output, so the smallest one.
@@ -119,7 +119,7 @@ class LayersElsewhere:
             )
             down_us += self.links.between(rank, rank + 1).transfer_us(size)
             up_us += self.links.between(rank + 1, rank).transfer_us(back)
-        return Way(down_us, up_us)
+        return WayThrough(down_us, up_us)
 
     def _least_us(self, times_us: Iterable[float], roundings: int, speed: float) -> int:
         """No more than layers take in stages whose times are rounded to whole microseconds.
