@@ -41,7 +41,7 @@ from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.options import Part, SolveOptions, SolverName
 from synth.solver.problem import Problem
 from synth.solver.solver import solve
-from tests.synth.effort import counted
+from tests.synth.effort import counted, exact_alone
 from tests.synth.solver.test_solve import table_costs
 
 OPTIONS = SolveOptions(time_limit_s=60.0, workers=1)
@@ -89,7 +89,7 @@ def ranks_with_spacings_of(problem: Problem) -> Iterator[ProvenBound]:
 
 
 def exact_of(problem: Problem) -> Iterator[ProvenBound]:
-    found = solve(problem, replace(counted(20), without=frozenset({Part.BOUNDS})))
+    found = solve(problem, exact_alone(20))
     assert found.certificate is not None
     yield ProvenBound(found.lower_bound_us, found.certificate)
 

@@ -13,19 +13,15 @@ from synth.plan.recompute.given_stages import solve_recomputing
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice
 from synth.plan.recompute.layer_choice import with_layers
 from synth.solver.infeasibility import needed_bytes
-from synth.solver.options import Part
 from synth.solver.problem import Problem
 from synth.solver.solver import solve
 from synth.solver.watch import SolveWatch
 from tests.sweep import sweep
-from tests.synth.effort import counted
+from tests.synth.effort import counted, exact_alone
 from tests.synth.layered import block, invented, problem_of, random_layer
 
-# The exact model and what is quick: it decides problems of this size.
-EXACT = replace(
-    counted(0.1),
-    without=frozenset(Part) - {Part.EXACT, Part.FAMILIES, Part.LIST_SCHEDULING, Part.CLOSED_FORMS},
-)
+# It decides problems of this size.
+EXACT = exact_alone(0.1)
 
 
 def proven_us(problem: Problem, value_us: int, limit_s: float = 1) -> int:

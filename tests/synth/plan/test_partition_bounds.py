@@ -35,7 +35,7 @@ from synth.solver.problem import Problem
 from synth.solver.solver import solve
 from synth.solver.tuning import DESTRUCTIVE
 from tests.sweep import sweep
-from tests.synth.effort import counted
+from tests.synth.effort import counted, exact_alone
 from tests.synth.odd_problems import RandomOrders
 from tests.synth.plan.test_recompute import profile_that_saves_much
 
@@ -198,7 +198,7 @@ def test_no_partition_has_a_schedule_below_its_bound_nor_below_that_of_all(seed:
     closed: dict[Sizes, int | None] = {}
     for sizes in every_partition(table.num_layers, problem.num_ranks):
         closed[sizes] = bounds.bound_us(sizes)
-        found = solve(bounds.problem_on(sizes), counted(2))
+        found = solve(bounds.problem_on(sizes), exact_alone(2))
         if closed[sizes] is None:
             assert found.stopped_by == StoppedBy.INFEASIBLE
         if found.value_us is not None:

@@ -23,7 +23,7 @@ from synth.solver.problem import Problem
 from synth.solver.result import Incumbent
 from synth.solver.solver import solve
 from tests.sweep import sweep
-from tests.synth.effort import counted
+from tests.synth.effort import counted, exact_alone
 from tests.synth.plan.test_recompute import profile_that_saves_much
 
 EACH = profile_that_saves_much().layers[0]
@@ -81,7 +81,7 @@ def test_of_all_partitions_the_best_is_found(
     name: str, num_ranks: int, m: int, cap: int, objective: Objective
 ) -> None:
     start = even(name, num_ranks, m, cap, objective, SMALL)
-    found = [solve(problem, counted(1)) for problem in every_partition(start)]
+    found = [solve(problem, exact_alone(1)) for problem in every_partition(start)]
     best_us = min(result.value_us for result in found if result.value_us is not None)
     chosen = solve_best_of([Candidate(name, start)], SMALL, Partitioning.SEARCHED, counted(8))
     assert chosen.result.value_us == best_us

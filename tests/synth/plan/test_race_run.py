@@ -21,7 +21,7 @@ from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent, Result
 from synth.solver.solver import solve
-from tests.synth.effort import counted
+from tests.synth.effort import counted, exact_alone
 from tests.synth.plan.test_recompute import profile_that_saves_much
 
 LAYERS = 6
@@ -50,7 +50,7 @@ def candidates(num_ranks: int = 2, m: int = 3, cap: int | None = None) -> list[C
 
 
 def alone(problem: Problem) -> Result:
-    return solve(problem, counted(5))
+    return solve(problem, exact_alone(5))
 
 
 @pytest.mark.parametrize("cap", [None, TIGHT])

@@ -23,9 +23,9 @@ from synth.schedule.model import Placement
 from synth.schedule.placements import placement
 from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.verify import verify
-from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.solver import solve
+from tests.synth.effort import exact_alone
 
 F, B = OpKind.F, OpKind.B
 
@@ -99,7 +99,7 @@ def best_value_us(profile: Profile, name: str, sizes: tuple[int, ...], micro_bat
     """The makespan of an optimal order, proven."""
     where = placement(name, len(profile.rank_speeds or ()))
     costs = partition_costs(profile, sizes, where.ranks)
-    found = solve(Problem(costs, where, micro_batches), SolveOptions(time_limit_s=10, gap=0.0))
+    found = solve(Problem(costs, where, micro_batches), exact_alone())
     assert found.value_us == found.lower_bound_us
     return found.lower_bound_us
 
@@ -142,7 +142,7 @@ def test_under_a_limit_the_partition_is_searched_for_and_the_bound_holds_for_all
     optima = {}
     for sizes in every_cut(6, 3):
         problem = Problem(partition_costs(profile, sizes, where.ranks), where, 4, caps)
-        found = solve(problem, SolveOptions(time_limit_s=10, gap=0.0, workers=1))
+        found = solve(problem, exact_alone())
         if found.value_us is not None:
             assert found.value_us == found.lower_bound_us
             optima[sizes] = found.value_us
@@ -232,7 +232,7 @@ def test_more_memory_for_one_rank_is_never_worse_for_the_optimum() -> None:
     values = []
     for first in (130, 160, 190, 400):
         problem = Problem(costs, where, 3, (first, 400))
-        found = solve(problem, SolveOptions(time_limit_s=10, gap=0.0))
+        found = solve(problem, exact_alone())
         values.append(found.value_us or 10**9)
     assert values == sorted(values, reverse=True)
 

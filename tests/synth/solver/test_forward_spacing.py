@@ -32,7 +32,7 @@ from synth.solver.order_pool import OrderPool
 from synth.solver.problem import Problem
 from synth.solver.solver import solve
 from tests.sweep import sweep
-from tests.synth.effort import counted
+from tests.synth.effort import counted, exact_alone
 from tests.synth.even_stages import even
 from tests.synth.odd_problems import RandomOrders, odd_costs
 from tests.synth.solver.test_solve import table_costs
@@ -107,7 +107,7 @@ def test_no_bound_is_above_the_optimum(name: str, seed: int) -> None:
     least = shortage.smallest_cap_bytes if shortage else 0
     problem = replace(zero, caps_bytes=(least + rng.choice([0, 2, 4, 7]),) * num_ranks)
     seconds = 20 if name == "linear" else 1
-    best = solve(problem, counted(seconds))
+    best = solve(problem, exact_alone(seconds))
     if best.value_us is None or best.gap != 0:
         return
     instance = relaxed_for_fusion(problem)

@@ -24,11 +24,11 @@ from synth.solver.bounds.idle_time_agenda import IdleGrowth
 from synth.solver.bounds.idle_time_model import Stretch, base_length_us, idle_time_model
 from synth.solver.cpsat.run import ModelOutcome, run
 from synth.solver.instance.memory_models import relaxed_for_fusion
-from synth.solver.options import Part, SolveOptions
+from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.solver import solve
 from tests.sweep import sweep
-from tests.synth.effort import counted
+from tests.synth.effort import exact_alone
 from tests.synth.odd_problems import RandomOrders, odd_costs
 from tests.synth.solver.test_solve_exact import OBJECTIVES
 from tests.synth.solver.test_solve_placements import random_problem
@@ -112,8 +112,7 @@ def test_no_bound_is_above_a_schedule_of_an_odd_problem(
 @pytest.mark.parametrize(("name", "num_ranks", "m"), [("v", 2, 3), ("wave:2", 2, 2), ("v", 3, 3)])
 def test_no_bound_is_above_the_optimum(name: str, num_ranks: int, m: int, seed: int) -> None:
     problem = random_problem(seed + 900, name, num_ranks, m)
-    options = SolveOptions(time_limit_s=10, workers=1, without=frozenset({Part.BOUNDS}))
-    best = solve(problem, options)
+    best = solve(problem, exact_alone())
     if best.stopped_by == StoppedBy.OPTIMAL:
         assert best.value_us is not None
         bound_us = best_bound(problem, 2 * best.value_us, 0.2)
@@ -127,7 +126,7 @@ def test_steps_are_no_idle_time(step_us: int, objective: Objective) -> None:
     free = v_problem(2, 2, 100)
     costs = with_steps(free.costs, [step_us] * len(free.costs.stages))
     problem = replace(free, costs=costs, objective=objective)
-    best = solve(problem, counted(10))
+    best = solve(problem, exact_alone())
     assert best.stopped_by == StoppedBy.OPTIMAL and best.value_us is not None
     bound_us = best_bound(problem, 2 * best.value_us, 1.0)
     assert bound_us is not None and bound_us <= best.value_us

@@ -17,11 +17,10 @@ from synth.search.outcome import StoppedBy
 from synth.solver.bounds.in_flight import in_flight_bounds, preemptive_us
 from synth.solver.instance.in_flight import InFlightCap, in_flight_caps
 from synth.solver.instance.memory_models import relaxed_for_fusion
-from synth.solver.options import Part
 from synth.solver.problem import Problem
 from synth.solver.solver import solve
 from tests.sweep import sweep
-from tests.synth.effort import counted
+from tests.synth.effort import exact_alone
 from tests.synth.odd_problems import RandomOrders, odd_costs
 from tests.synth.solver.test_forward_spacing import any_placement
 from tests.synth.solver.test_link_load import with_slow_links
@@ -76,7 +75,7 @@ def test_one_micro_batch_at_a_time_makes_the_serial_schedule() -> None:
     each_us = 5 * 100 + 2 * link_us
     head_us = 3 * 100 + 2 * link_us
     assert bound_us >= head_us + m * each_us + 100
-    found = solve(problem, counted(5))
+    found = solve(problem, exact_alone(5))
     assert found.value_us is not None and bound_us <= found.value_us
 
 
@@ -93,7 +92,7 @@ def test_ranks_of_one_stage_have_a_cap_each_and_links_space_what_they_carry() ->
     once_us = 4 * 100 + 2 * link_us
     expected_us = 4 * once_us + link_us + 100  # and the last W
     assert in_flight_bounds(instance).makespan_us == expected_us
-    found = solve(problem, counted(5))
+    found = solve(problem, exact_alone(5))
     assert found.value_us is not None and expected_us <= found.value_us
 
 
@@ -134,8 +133,7 @@ def test_no_schedule_is_below(name: str, seed: int) -> None:
 )
 def test_no_bound_is_above_the_optimum(name: str, num_ranks: int, m: int, seed: int) -> None:
     problem = random_problem(seed + 9_000, name, num_ranks, m)
-    without = frozenset({Part.BOUNDS, Part.CLOSED_FORMS})
-    best = solve(problem, replace(counted(20), without=without))
+    best = solve(problem, exact_alone(20))
     if best.stopped_by == StoppedBy.OPTIMAL:
         assert best.value_us is not None
         bounds = in_flight_bounds(relaxed_for_fusion(problem))

@@ -19,7 +19,7 @@ from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.problem import Problem
 from synth.solver.solver import solve
 from tests.sweep import sweep
-from tests.synth.effort import counted
+from tests.synth.effort import exact_alone
 from tests.synth.odd_problems import RandomOrders, odd_costs
 from tests.synth.solver.test_forward_spacing import any_placement
 from tests.synth.solver.test_passing_pairs import any_solution, is_feasible
@@ -65,7 +65,7 @@ def test_a_slow_link_everywhere_is_the_whole_bound(num_ranks: int, m: int) -> No
     alone_us = num_ranks * (F_US + B_US) + 2 * (num_ranks - 1) * link_us + W_US
     expected_us = alone_us + (m - 1) * link_us
     assert link_bounds(relaxed_for_fusion(problem)).makespan_us == expected_us
-    found = solve(problem, counted(5))
+    found = solve(problem, exact_alone(5))
     assert (found.value_us, found.gap) == (expected_us, 0)
 
 
@@ -83,7 +83,7 @@ def test_both_chunks_of_a_v_share_the_slow_link(m: int) -> None:
     tail_us = 6 * B_US + slow_us + W_US
     least_us = head_us + 2 * m * slow_us + tail_us
     assert link_bounds(relaxed_for_fusion(problem)).makespan_us == least_us
-    found = solve(problem, counted(5))
+    found = solve(problem, exact_alone(5))
     assert found.value_us is not None
     assert least_us <= found.value_us <= 1.1 * least_us
 
@@ -103,7 +103,7 @@ def test_the_period_of_a_rank_counts_from_its_own_start() -> None:
     bounds = link_bounds(relaxed_for_fusion(problem))
     # Rank 0 begins at 0; it waits for all that comes back.
     assert bounds.period_us == bounds.makespan_us
-    found = solve(problem, counted(5))
+    found = solve(problem, exact_alone(5))
     assert (found.value_us, found.gap) == (bounds.period_us, 0)
 
 

@@ -26,7 +26,7 @@ from synth.solver.problem import Problem
 from synth.solver.solver import solve
 from synth.solver.tuning import DESTRUCTIVE
 from tests.sweep import sweep
-from tests.synth.effort import counted
+from tests.synth.effort import counted, exact_alone
 from tests.synth.odd_problems import RandomOrders, odd_costs
 from tests.synth.solver.test_forward_spacing import any_placement
 from tests.synth.solver.test_link_load import with_slow_links
@@ -101,7 +101,7 @@ def test_no_bound_is_above_the_optimum(
     name: str, num_ranks: int, m: int, seed: int, refuting: bool
 ) -> None:
     problem = random_problem(seed + 4_000, name, num_ranks, m)
-    best = solve(problem, replace(counted(20), without=frozenset({Part.BOUNDS})))
+    best = solve(problem, exact_alone(20))
     if best.stopped_by == StoppedBy.OPTIMAL:
         assert best.value_us is not None
         assert best_bound(problem, 2 * best.value_us, 0.2) <= best.value_us
@@ -119,7 +119,7 @@ def test_a_rank_alone_waits_for_its_own_later_stage() -> None:
     outcome = RankSubsets.of(setting_of(problem, 20_000)).alone(0, 1.0)
     assert rank_bound(instance, 0).makespan_us == 1_000 + 1_600
     assert outcome.bound_us >= 2_400 + 600
-    best = solve(problem, counted(10))
+    best = solve(problem, exact_alone())
     assert best.value_us is not None and outcome.bound_us <= best.value_us
 
 

@@ -22,7 +22,7 @@ from synth.solver.infeasibility import smallest_limit_bytes
 from synth.solver.problem import Problem
 from synth.solver.solver import solve
 from tests.sweep import sweep
-from tests.synth.effort import counted
+from tests.synth.effort import exact_alone
 from tests.synth.solver.test_solve_exact import random_costs
 
 F, B, W, BW = OpKind.F, OpKind.B, OpKind.W, OpKind.BW
@@ -81,6 +81,6 @@ def least_us(problem: Problem) -> int:
 @pytest.mark.parametrize("seed", sweep((10, 11, 14, *range(20, 40)), 3))
 def test_the_exact_model_proves_the_best_order_of_all(seed: int) -> None:
     problem = two_rank_problem(seed)
-    found = solve(problem, counted(2))
+    found = solve(problem, exact_alone(2))
     assert found.value_us == found.lower_bound_us == least_us(problem)
     assert found.stopped_by == StoppedBy.OPTIMAL
