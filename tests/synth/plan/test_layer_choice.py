@@ -39,7 +39,7 @@ from synth.solver.result import Incumbent
 from synth.solver.solver import solve
 from synth.solver.watch import SolveWatch
 from tests.sweep import sweep
-from tests.synth.effort import HOURS_S, counted, exact_alone
+from tests.synth.effort import HOURS_S, counted
 from tests.synth.layered import block, invented, problem_of, random_layer
 
 
@@ -142,13 +142,11 @@ def test_the_choice_found_is_the_best_of_all_and_the_bound_is_below_every_one(se
     problem = small(seed)
     best: dict[tuple[int, ...], int] = {}
     for layers in every_choice(range(3)):
-        found = solve(with_layers(problem, layers), exact_alone(1))
+        found = solve(with_layers(problem, layers), counted(1))
         if found.value_us is not None:
             assert found.stopped_by in (StoppedBy.OPTIMAL, StoppedBy.NOTHING_BETTER)
             best[layers] = found.value_us
-    rebuilt = (
-        solve_recomputing(problem, stages, exact_alone(1)) for stages in ((0,), (1,), (0, 1))
-    )
+    rebuilt = (solve_recomputing(problem, stages, counted(1)) for stages in ((0,), (1,), (0, 1)))
     values = [*best.values(), *(one.value_us for one in rebuilt if one.value_us is not None)]
     chosen = solve_choosing(problem, counted(4))
     assert chosen.schedule is not None and chosen.value_us == min(values)

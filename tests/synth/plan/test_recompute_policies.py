@@ -29,14 +29,18 @@ from synth.schedule.files.plan_file import Plan
 from synth.schedule.recomputation_rules import MEGATRON, TORCHTITAN
 from synth.schedule.verify import verify
 from synth.solver.infeasibility import needed_bytes
+from synth.solver.options import Part
 from synth.solver.problem import Problem
 from synth.solver.solver import solve
 from tests.sweep import sweep
-from tests.synth.effort import counted, exact_alone
+from tests.synth.effort import counted
 from tests.synth.layered import block, invented, problem_of, random_layer, with_variant
 
-# It decides problems of this size.
-EXACT = exact_alone(0.1)
+# The exact model and what is quick: it decides problems of this size.
+EXACT = replace(
+    counted(0.1),
+    without=frozenset(Part) - {Part.EXACT, Part.FAMILIES, Part.LIST_SCHEDULING, Part.CLOSED_FORMS},
+)
 
 POLICIES = (FULL, "ops", "model.py:mine")
 
