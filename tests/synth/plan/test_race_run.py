@@ -136,7 +136,7 @@ def test_the_same_input_gives_the_same_answer() -> None:
 
 def test_stages_may_recompute_on_each_placement() -> None:
     every = [candidate._replace(choice=None) for candidate in candidates(cap=TIGHT, m=4)]
-    chosen = solve_best_of(every, PROFILE, options=counted(2))
+    chosen = solve_best_of(every, PROFILE, options=counted(0.5))
     plain = solve_best_of(candidates(cap=TIGHT, m=4), PROFILE, options=counted(20))
     schedule = chosen.result.schedule
     assert schedule is not None and chosen.result.value_us is not None
