@@ -41,7 +41,7 @@ from synth.solver.problem import Problem
 from synth.solver.result import Result
 
 F, BW = OpKind.F, OpKind.BW
-OPTIONS = SolveOptions(time_limit_s=6, workers=1, deterministic=True)
+OPTIONS = SolveOptions(time_limit_s=0.3, workers=1, deterministic=True)
 
 
 def four_ranks(cap: int, where: str = "linear", move_us: int = 6, m: int = 8) -> Problem:
