@@ -1,5 +1,6 @@
 """Training data: token ids from text or a file of ids, cut into random windows."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -180,23 +181,25 @@ def _read_text(path: Path) -> bytes:
 
 def _text_files(folder: Path) -> list[Path]:
     """The text files in the folder and its sub-folders, sorted by path."""
-    files, num_skipped, skipped_in = [], 0, set[str]()
-    for file in sorted(folder.rglob("*")):
-        if file.suffix not in TEXT_SUFFIXES or not file.is_file():
-            continue
-        skipping = _SKIPPED_FOLDERS & set(file.relative_to(folder).parts)
-        if skipping:
-            num_skipped, skipped_in = num_skipped + 1, skipped_in | skipping
-        else:
-            files.append(file)
+    files: list[Path] = []
+    for root, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name not in _SKIPPED_FOLDERS]
+        files += filter(_is_text, (Path(root, name) for name in names))
     if not files:
-        listed, named = ", ".join(TEXT_SUFFIXES), ", ".join(sorted(skipped_in))
+        listed = ", ".join(TEXT_SUFFIXES)
+        skipped = list(filter(_is_text, folder.rglob("*")))
+        parts = {part for file in skipped for part in file.relative_to(folder).parts}
+        named = ", ".join(sorted(_SKIPPED_FOLDERS & parts))
         left_out = (
-            f"; left out: {num_skipped} in folders named {named}; give such a folder itself"
-            if num_skipped
+            f"; left out: {len(skipped)} in folders named {named}; give such a folder itself"
+            if skipped
             else ""
         )
         raise SynthError(
             f"folder {folder} holds no text; looked for files ending in {listed}{left_out}"
         )
-    return files
+    return sorted(files)
+
+
+def _is_text(path: Path) -> bool:
+    return path.suffix in TEXT_SUFFIXES and path.is_file()

@@ -147,19 +147,19 @@ def test_epochs_are_gone_through_to_their_end_and_nothing_is_left_to_do_then(
     synth_on_pool: Synth, run_plan: Path, text: Path, tmp_path: Path
 ) -> None:
     data, output = tmp_path / "data.txt", tmp_path / "run.json"
-    data.write_bytes(text.read_bytes()[: 32 * 8 * 12 + 1])  # eight sequences in a step
+    data.write_bytes(text.read_bytes()[: 32 * 8 * 3 + 1])  # eight sequences in a step
     arguments = (run_plan, "--data", data, "--epochs", 2, "--device", "cpu", "-o", output)
     ended = synth_on_pool("run", *arguments, "--checkpoint", tmp_path / "saved", "--resume")
     assert ended.code == 0, ended.stderr
-    assert "the data ended after 24 steps (2 epoch(s) of 96 sequences)" in ended.stderr
+    assert "the data ended after 6 steps (2 epoch(s) of 24 sequences)" in ended.stderr
     written = output.read_text()
-    assert len(json.loads(written)["losses"]) == 24
+    assert len(json.loads(written)["losses"]) == 6
 
     # The pool's processes are still there, and with them their lock on the folder.
     copied = shutil.copytree(tmp_path / "saved", tmp_path / "copied")
     again = run(*arguments, "--checkpoint", copied, "--resume", "--restarts", 1)
     assert (again.returncode, again.stdout) == (0, "")
-    assert "nothing is left to do: the checkpoint holds all 24 steps of this run" in again.stderr
+    assert "nothing is left to do: the checkpoint holds all 6 steps of this run" in again.stderr
     assert output.read_text() == written
 
 

@@ -169,7 +169,7 @@ def test_a_partition_is_sought_that_serves_better_under_a_tight_limit(
     synth: Synth, tmp_path: Path
 ) -> None:
     path = tmp_path / "plan.json"
-    asked = ("--partition", "search", "--time-limit", "8s", "-o", path)
+    asked = ("--partition", "search", "--time-limit", "4s", "-o", path)
     ended = synth(*TIGHT, *asked)
     assert ended.code == 0
     assert "layers per stage" in ended.stdout
@@ -203,14 +203,14 @@ def test_a_deterministic_search_uses_its_whole_limit_and_can_be_repeated(synth: 
 
 
 def test_each_rank_may_have_a_limit_of_its_own(synth: Synth) -> None:
-    asked = ("--mem-limit", "18GB,25GB,30GB,35GB", "--partition", "search", "--time-limit", "5s")
+    asked = ("--mem-limit", "18GB,25GB,30GB,35GB", "--partition", "search", "--time-limit", "2s")
     found = json.loads(synth(*TIGHT[:-2], *asked, "--format", "json").stdout)
     caps = [18, 25, 30, 35]
     assert all(peak <= cap * 10**9 for peak, cap in zip(found["peak_bytes"], caps, strict=True))
 
 
 def test_both_may_be_left_to_the_search(synth: Synth) -> None:
-    asked = ("--partition", "search", "--placement", "auto", "--time-limit", "8s")
+    asked = ("--partition", "search", "--placement", "auto", "--time-limit", "4s")
     ended = synth(*TIGHT, *asked, "--format", "json")
     to_try = re.search("to try: (.*)", ended.stderr)
     assert to_try is not None and {"linear", "v", "looped:2"} <= set(to_try[1].split("; "))
@@ -292,7 +292,7 @@ def test_an_answer_of_a_search_that_does_not_end_in_time_knows_all_placements(
 
 
 def test_stages_may_recompute_in_a_partition_that_is_sought(synth: Synth) -> None:
-    asked = ("--partition", "search", "--recompute", "0,1", "--time-limit", "6s")
+    asked = ("--partition", "search", "--recompute", "0,1", "--time-limit", "3s")
     found = json.loads(synth(*TIGHT, *asked, "--format", "json").stdout)
     assert found["recomputed"] == [0, 1]
 
@@ -317,7 +317,7 @@ def test_a_dry_run_knows_of_stages_that_recompute(synth: Synth, placement: str, 
 
 def test_the_least_limit_is_sought_over_all_partitions(synth: Synth, tmp_path: Path) -> None:
     plan, least = tmp_path / "plan.json", ("--mem-limit", "min", "--target", "120%")
-    asked = (*TIGHT[:-2], *least, "--time-limit", "8s")
+    asked = (*TIGHT[:-2], *least, "--time-limit", "4s")
     ended = synth(*asked, "--partition", "search", "-o", plan)
     assert ended.code == 0, ended.stderr
     assert "for all partitions in this placement: " in ended.stdout
@@ -336,7 +336,7 @@ def test_the_least_limit_over_all_partitions_is_for_one_stage_per_rank(synth: Sy
 
 def test_defaults_are_all_of_them_auto_and_say_so_in_the_file(synth: Synth, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
-    ended = synth(*SIZE, "--mem-limit", "24GB", "--time-limit", "4s", "-o", path)
+    ended = synth(*SIZE, "--mem-limit", "24GB", "--time-limit", "2s", "-o", path)
     assert ended.code == 0, ended.stderr
     arguments = Plan.load(path).arguments
     assert {arguments[name] for name in ("placement", "partition", "recompute")} == {"auto"}

@@ -15,7 +15,7 @@ from tests.cli.conftest import NAME, Synth
 
 SIZE = ("solve", NAME, "--ranks", "4", "--micro-batches", "8", "--partition", "even")
 # Less than 1F1B takes (36.8 GB), and enough for it if some layers recompute.
-TIGHT = (*SIZE, "--mem-limit", "24GB", "--time-limit", "6s")
+TIGHT = (*SIZE, "--mem-limit", "24GB", "--time-limit", "3s")
 
 
 def solved(synth: Synth, path: Path, *more: str) -> Plan:
@@ -206,7 +206,7 @@ def test_the_answer_says_what_a_placement_that_is_left_out_would_gain(synth: Syn
 
 
 def test_offloading_is_taken_where_it_is_asked_for(synth: Synth, tmp_path: Path) -> None:
-    linear = ("--placement", "linear", "--mem-limit", "14GB")
+    linear = ("--placement", "linear", "--mem-limit", "14GB", "--time-limit", "6s")
     without = synth(*TIGHT, *linear, "-o", tmp_path / "without.json")
     allowed = synth(*TIGHT, *linear, "--offload", "-o", tmp_path / "with.json")
     plans = [Plan.load(tmp_path / f"{name}.json") for name in ("without", "with")]

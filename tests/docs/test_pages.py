@@ -22,7 +22,7 @@ LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 LONGEST_S = 600
 LONGEST_LINE = 200
 SEARCH_S = 2
-STEPS = 5
+STEPS = 2
 
 # The others run whole by night only, and their quick blocks with all tests.
 README, TUTORIAL = ROOT / "README.md", ROOT / "docs" / "tutorial.md"
