@@ -28,7 +28,7 @@ class ListSchedulingStep:
     part: ClassVar[Part] = Part.LIST_SCHEDULING
 
     def __init__(self, context: SearchContext) -> None:
-        self.state = context.state
+        self.state, self._num_ops = context.state, context.fusion_relaxed.num_ops
         # Modulo schedules of several micro-batches follow, which are better starts.
         self.precedes_modulo = modulo_search.follows(context.fusion_relaxed, self.state.options)
 
@@ -42,7 +42,9 @@ class ListSchedulingStep:
 
     def _run_quick(self) -> None:
         """Schedule with little effort for every buffering, with no buffers at all first."""
-        _run(self.state, LIST_SCHEDULING.quick_ops, (SMALLEST_BUFFERING, *BUFFERINGS))
+        most_ops = LIST_SCHEDULING.quick_ops_per_op * self._num_ops
+        max_ops = min(LIST_SCHEDULING.quick_ops, most_ops)
+        _run(self.state, max_ops, (SMALLEST_BUFFERING, *BUFFERINGS))
 
     def _run_thorough(self) -> None:
         """Schedule with the incumbent's buffering and the usual one."""

@@ -39,8 +39,10 @@ class UniformIntervalsTuning:
 class ListSchedulingTuning:
     """Effort of list scheduling, in ops placed, so that a search is repeatable."""
 
-    # At the beginning of the search.
+    # At the beginning of the search, and the most for each op of the problem: the rules of short
+    # orders soon repeat.
     quick_ops: int = 40_000
+    quick_ops_per_op: int = 300
     # Later, per second of the time limit; the second value is where modulo schedules of several
     # micro-batches are better starts.
     ops_per_s: int = 6_000

@@ -143,3 +143,20 @@ def test_a_list_schedule_is_dropped_once_the_time_is_up() -> None:
     assert instance.num_ops > 2 * LIST_SCHEDULING.events_per_poll
     assert builder.build(next(priority_rules.variants(instance))) is None
     assert polls == 2
+
+
+@pytest.mark.parametrize(("m", "ops"), [(2, 300 * 8 * 2 * 3), (64, 40_000)])
+def test_short_orders_take_less_effort_at_the_beginning(
+    m: int, ops: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight stages of F, B and W have 48 ops, or 1,536; without limits one memory model has all."""
+    efforts: list[int] = []
+
+    def search(_: object, max_ops: int, *rest: object) -> list[object]:
+        efforts.append(max_ops)
+        return []
+
+    monkeypatch.setattr(list_scheduling_step, "search", search)
+    state = SearchState(problem_of(8, m), SolveOptions(deterministic=True))
+    list_scheduling_step.ListSchedulingStep(context_of(state)).run(1.0, is_brief=True)
+    assert efforts == [ops]
