@@ -83,7 +83,7 @@ def test_of_all_partitions_the_best_is_found(
     start = even(name, num_ranks, m, cap, objective, SMALL)
     found = [solve(problem, exact_alone(1)) for problem in every_partition(start)]
     best_us = min(result.value_us for result in found if result.value_us is not None)
-    chosen = solve_best_of([Candidate(name, start)], SMALL, Partitioning.SEARCHED, counted(8))
+    chosen = solve_best_of([Candidate(name, start)], SMALL, Partitioning.SEARCHED, counted(2))
     assert chosen.result.value_us == best_us
     assert chosen.result.schedule is not None
     solved = chosen.result.problem
