@@ -12,7 +12,7 @@ If there is no op but F, B, W, BW and STEP (`is_plain`), there are these five ki
 """
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import accumulate, chain
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -44,6 +44,12 @@ class SavedMode(NamedTuple):
 SAVED_MODES = tuple(
     SavedMode(rebuilt, moved) for moved in (False, True) for rebuilt in (False, True)
 )
+
+
+@cache
+def _flags_by_code(kinds: tuple[OpKind, ...]) -> Flags:
+    """Return for each code of a kind if it is one of these: `np.isin` takes far longer."""
+    return np.array([kind in kinds for kind in KINDS])
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +135,8 @@ class OpArrays:
 
     def of_kinds(self, *kinds: OpKind) -> Flags:
         """A mask of the ops of some kinds."""
-        return np.isin(self.kind, [KIND_CODES[kind] for kind in kinds])
+        flags: Flags = _flags_by_code(kinds)[self.kind]
+        return flags
 
     def name(self, node: int) -> str:
         """An op for messages: its rank, its place there, and its token."""

@@ -78,7 +78,9 @@ class WeightVisits:
 
     def reads_of_sums(self, num_cells: int) -> IntArray:
         """The nodes that read a sum of gradients, some of them repeatedly."""
-        return self.reads.node[np.isin(self.reads.value // num_cells, (_SUM, _ACC))]
+        kind = self.reads.value // num_cells
+        found: IntArray = self.reads.node[(kind == _SUM) | (kind == _ACC)]
+        return found
 
 
 _FORWARD = (OpKind.F, OpKind.R)
