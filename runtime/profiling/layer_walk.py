@@ -81,9 +81,8 @@ def walk_layers(
         ops = Ops() if not separate and seen.has_others_like(call) else None
         x = _output(name, here, ops)
         same_as, by_ops = (name, False) if separate else seen.add(name, sample, call, ops, x)
-        measured = here if same_as == name else None
-        can_be_left_out = is_inside and _look(x) == _look(sample.x)
-        yield VisitedLayer(name, same_as, measured, by_ops, can_be_left_out)
+        passes = is_inside and _look(x) == _look(sample.x)
+        yield VisitedLayer(name, same_as, here if same_as == name else None, by_ops, passes)
         if here.call is call:
             call.module.to(_CPU)
         del here  # one with data at a time

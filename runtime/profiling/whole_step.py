@@ -125,7 +125,7 @@ class WholeStepRun:
         """
         first = max(
             (self._peak(run, 1, fused, static_bytes) for fused in (False, True)),
-            key=lambda found: found[0].difference,
+            key=lambda found: round(found[0].difference, 3),
         )
         peaks, fused = [first[0]], first[1]
         for number in HELD[1:]:

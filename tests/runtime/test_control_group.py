@@ -9,6 +9,7 @@ import synth
 from synth.errors import SynthError
 from synth.runtime import free_memory
 from synth.runtime.control_group import free_in_control_group
+from synth.runtime.rehearsal import device_memory
 
 GIB = 2**30
 
@@ -84,8 +85,8 @@ def test_of_the_machine_and_the_control_group_the_smaller_counts(
 
 def test_nothing_fits_into_a_full_control_group(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = synth.simulate("1f1b", "gpt-bytes-cpu", ranks=2, micro_batches=2)
-    monkeypatch.setattr(free_memory, "available_bytes", lambda device: 0)
+    monkeypatch.setattr(device_memory, "available_bytes", lambda device: 0)
     with pytest.raises(SynthError, match=r"rank 0 needs .* and cpu has 0 B free"):
-        free_memory.check_fits(plan, [0, 1], torch.device("cpu"))
-    monkeypatch.setattr(free_memory, "available_bytes", lambda device: None)
-    free_memory.check_fits(plan, [0, 1], torch.device("cpu"))
+        device_memory.check_fits(plan, [0, 1], torch.device("cpu"))
+    monkeypatch.setattr(device_memory, "available_bytes", lambda device: None)
+    device_memory.check_fits(plan, [0, 1], torch.device("cpu"))
