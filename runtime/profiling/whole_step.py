@@ -13,7 +13,7 @@ from synth.costs.costs import Costs
 from synth.costs.partition_costs import partition_costs
 from synth.op_kinds import OpKind
 from synth.profile import Profile
-from synth.profile.whole_step import HeldPeak, WholeStep, sum_of_parts_us
+from synth.profile.whole_step import HeldPeak, Turns, WholeStep, sum_of_parts_us
 from synth.schedule.lowering.lower import Lowered, lower
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op
@@ -29,6 +29,7 @@ from ..optimize import held_bytes, widen_gradients, zero_gradient
 from ..pipeline import Pipeline
 from .meter import measure
 from .short_model import ShortLayer, calls_of_own, fitting
+from .turns import in_turns, samples_of
 
 HELD = (1, 2, 4)
 
@@ -117,6 +118,15 @@ class WholeStepRun:
             peaks=peaks,
         )
 
+    def in_turns(self, batch: MicroBatch, *, rounds: int, clock: OpClock | None = None) -> Turns:
+        """Measure the time again, in turns with that of each layer alone."""
+        clock = clock or OpClock(self._device)
+        with self._stage() as (stage, calls):
+            run = _Step(stage, batch, self._device, clock)
+            lowered = _lowered(self._part, 1)
+            samples = samples_of(calls, run.batch)
+            return in_turns(lambda: run.times_us(lowered, 1)[0], samples, clock, rounds)
+
     def _peaks(self, run: "_Step", static_bytes: int) -> tuple[HeldPeak, ...]:
         """Measure the peaks, with B and W or with BW, whichever comes nearer the plan.
 
@@ -177,7 +187,8 @@ class _Step:
         self, stage: LayeredStage, batch: MicroBatch, device: torch.device, clock: OpClock
     ) -> None:
         self._stage, self._device, self._clock = stage, device, clock
-        self._on_device = pytree.tree_map_only(Tensor, lambda t: t.to(device), tuple(batch))
+        on_device = pytree.tree_map_only(Tensor, lambda t: t.to(device), tuple(batch))
+        self.batch = MicroBatch(*on_device)
 
     def step(self, lowered: Lowered) -> None:
         """Run one step."""
@@ -188,7 +199,7 @@ class _Step:
 
         What the first layer saves of its inputs is a part of it, as in the layer's profile.
         """
-        pipeline, (inputs, targets) = self._pipeline(lowered), self._on_device
+        pipeline, (inputs, targets) = self._pipeline(lowered), self.batch
         number = lowered.schedule.num_micro_batches
         copies = Batch(_Copies(inputs, number), [_copied(targets) for _ in range(number)])
         with measure(self._device) as found:
@@ -214,7 +225,7 @@ class _Step:
 
     def _copies(self, lowered: Lowered) -> Batch:
         """Copy the micro-batch for each one of the step, since a layer may change its inputs."""
-        (inputs, targets), count = self._on_device, range(lowered.schedule.num_micro_batches)
+        (inputs, targets), count = self.batch, range(lowered.schedule.num_micro_batches)
         return Batch([_copied(inputs) for _ in count], [_copied(targets) for _ in count])
 
 

@@ -6,7 +6,6 @@ from pydantic import Field
 
 from synth.op_kinds import OpKind
 from synth.profile.layer_profile import LayerProfile
-from synth.profile.measurement_conditions import Conditions
 from synth.records.field_types import PlainText, TimeUs, Whole
 from synth.records.record import Record
 
@@ -30,6 +29,18 @@ class HeldPeak(Record):
         return self.measured_bytes / self.planned_bytes - 1
 
 
+class Turns(Record):
+    """A whole step and its parts, measured in turns: the machine's changes hit both alike."""
+
+    whole_us: TimeUs
+    parts_us: TimeUs
+
+    @property
+    def difference(self) -> float:
+        """The whole above the sum of its parts, as a share of the sum."""
+        return _above(self.whole_us, self.parts_us)
+
+
 class WholeStep(Record):
     """F, B and W of a few layers as one stage, measured by the executor.
 
@@ -38,28 +49,31 @@ class WholeStep(Record):
         parts_us: the sum of F, B and W of these layers, each measured alone.
         whole_us: from the beginning of F to the end of W of one micro-batch.
         peaks: with 1, 2 and 4 micro-batches held, as far as they fit on the device.
+        turns: the same measured again in turns, where both differ by more than 3 %; None: they do
+            not.
     """
 
     layers: tuple[PlainText, ...] = Field(min_length=1)
     parts_us: TimeUs
     whole_us: TimeUs
     peaks: tuple[HeldPeak, ...] = ()
+    turns: Turns | None = None
 
     @property
     def time_difference(self) -> float:
         """The whole above the sum of its parts, as a share of the sum."""
-        return self.whole_us / self.parts_us - 1 if self.parts_us else 0.0
+        return _above(self.whole_us, self.parts_us)
 
-    def doubts(self, conditions: Conditions | None) -> Iterator[str]:
-        """Yield a line for the time, and one for the peaks, if it is off by more than 3 %.
+    @property
+    def is_time_off(self) -> bool:
+        """True if the whole differs from its parts by more than 3 %."""
+        return abs(self.time_difference) > TOLERANCE
 
-        Args:
-            conditions: of the measurement; None: not known.
-        """
-        if abs(self.time_difference) > TOLERANCE:
-            is_doubtful = conditions is not None and conditions.warning("it") is not None
-            causes = "the machine was not quiet, see the warning" if is_doubtful else self._causes
-            yield f"the time of a whole step is {self.time_difference:+.1%} off its parts: {causes}"
+    def doubts(self) -> Iterator[str]:
+        """Yield a line for the time, and one for the peaks, if it is off by more than 3 %."""
+        if self.is_time_off:
+            off = f"the time of a whole step is {self.time_difference:+.1%} off its parts"
+            yield off if self.turns is None else f"{off}, {self._meaning(self.turns)}"
         worst = max(self.peaks, key=lambda peak: abs(peak.difference), default=None)
         if worst is not None and abs(worst.difference) > TOLERANCE:
             meaning = (
@@ -72,17 +86,24 @@ class WholeStep(Record):
                 f"plan: {meaning}"
             )
 
-    @property
-    def _causes(self) -> str:
-        if self.time_difference > 0:
+    def _meaning(self, turns: Turns) -> str:
+        """Say what a difference may mean, by that of the same measured in turns."""
+        again = f"and {turns.difference:+.1%} when both are measured in turns"
+        if abs(turns.difference) <= TOLERANCE:
+            return f"{again}: the machine changed meanwhile, so profile again when it is quiet"
+        if turns.difference > 0:
             return (
-                "caches that are hot where a layer is repeated alone, ops so short that the host "
-                "is slower than they are, or noise; a run may take as much longer"
+                f"{again}: caches that are hot where a layer follows itself, or noise; a run may "
+                f"take longer than planned"
             )
         return (
-            "layers measured alone may wait for the host where a chain of them does not, other "
-            "values may take other paths (experts), or noise; a run may take as much less"
+            f"{again}: ops so short that a layer alone waits for the host, other values that take "
+            f"other paths (experts), or noise; a run may take less than planned"
         )
+
+
+def _above(whole_us: float, parts_us: float) -> float:
+    return whole_us / parts_us - 1 if parts_us else 0.0
 
 
 def sum_of_parts_us(layers: Iterable[LayerProfile]) -> float:

@@ -253,7 +253,7 @@ def _measure(
     step = steps[0] if steps else None
     _answer(profile, request, step)
     warn_of(profile.provenance.conditions, "this profile")
-    for doubt in () if step is None else step.doubts(profile.provenance.conditions):
+    for doubt in () if step is None else step.doubts():
         warn(doubt)
     talk(f"written: {request.output}")
 

@@ -3,6 +3,7 @@
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,8 +13,7 @@ from torch import Tensor, nn
 from synth.op_kinds import OpKind
 from synth.profile import Profile
 from synth.profile.layer_profile import Layer
-from synth.profile.measurement_conditions import Conditions
-from synth.profile.whole_step import HeldPeak, WholeStep
+from synth.profile.whole_step import HeldPeak, Turns, WholeStep
 from synth.profile.workload import Workload
 from synth.runtime.models.layered_stage import LayerCall
 from synth.runtime.optimize import StageOptimizer, StepSettings
@@ -108,7 +108,7 @@ class Clock:
                 return x.clone()
 
             @staticmethod
-            def backward(context: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+            def backward(context: Any, gradient: Tensor) -> Tensor:
                 clock.ns += of_backward
                 return gradient
 
@@ -144,19 +144,19 @@ def step_of(layers: list[nn.Module], **options: Any) -> tuple[Profile, WholeStep
     return found, steps[0]
 
 
-def doubts_of_time(step: WholeStep, conditions: Conditions) -> list[str]:
-    return [line for line in step.doubts(conditions) if line.startswith("the time")]
+def doubts_of_time(step: WholeStep) -> list[str]:
+    return [line for line in step.doubts() if line.startswith("the time")]
 
 
 def test_a_whole_step_takes_the_time_of_its_parts(clock: Clock) -> None:
     layers: list[nn.Module] = [Timed(clock.ticking(lambda: 3 * MS, 4 * MS)) for _ in range(3)]
     found, step = step_of(layers, separate=True)
     assert found.layer_profiles["Timed.1"].work_us() == 7_000
-    assert (step.parts_us, step.whole_us) == (21_000, 21_000)
-    assert doubts_of_time(step, Conditions()) == []
+    assert (step.parts_us, step.whole_us, step.turns) == (21_000, 21_000, None)
+    assert doubts_of_time(step) == []
 
 
-def test_layers_that_take_longer_behind_others_are_told(clock: Clock) -> None:
+def test_layers_that_take_longer_behind_others_do_so_in_turns_too(clock: Clock) -> None:
     """A cache that holds one layer: behind itself it takes 3 ms, behind another one 5 ms."""
     last: list[int] = [-1]
 
@@ -165,14 +165,36 @@ def test_layers_that_take_longer_behind_others_are_told(clock: Clock) -> None:
         return (3 if is_hot else 5) * MS
 
     layers: list[nn.Module] = [
-        Timed(clock.ticking(lambda index=index: cached(index), 4 * MS)) for index in range(3)
+        Timed(clock.ticking(partial(cached, index), 4 * MS)) for index in range(3)
     ]
     _, step = step_of(layers, separate=True)
     assert (step.parts_us, step.whole_us) == (21_000, 27_000)
-    [line] = doubts_of_time(step, Conditions())
-    assert line.startswith("the time of a whole step is +28.6% off its parts: caches that are hot")
-    [line] = doubts_of_time(step, Conditions(load_start=2.0))
-    assert line.endswith("the machine was not quiet, see the warning")
+    assert step.turns == Turns(parts_us=21_000, whole_us=27_000)
+    [line] = doubts_of_time(step)
+    assert line.startswith(
+        "the time of a whole step is +28.6% off its parts, and +28.6% when both are measured in "
+        "turns: caches that are hot"
+    )
+
+
+def test_a_machine_that_became_faster_is_told_from_layers_that_differ(clock: Clock) -> None:
+    slowness = [2]
+
+    def speed_up(line: str) -> None:
+        if line.startswith("measuring a whole step"):
+            slowness[0] = 1
+
+    layers: list[nn.Module] = [
+        Timed(clock.ticking(lambda: slowness[0] * 3 * MS, 0)) for _ in range(3)
+    ]
+    _, step = step_of(layers, separate=True, tell=speed_up)
+    assert (step.parts_us, step.whole_us) == (18_000, 9_000)
+    assert step.turns == Turns(parts_us=9_000, whole_us=9_000)
+    [line] = doubts_of_time(step)
+    assert line == (
+        "the time of a whole step is -50.0% off its parts, and +0.0% when both are measured in "
+        "turns: the machine changed meanwhile, so profile again when it is quiet"
+    )
 
 
 def test_f_is_measured_behind_a_backward_and_not_behind_the_update(
@@ -202,10 +224,10 @@ def test_peaks_that_are_off_are_told() -> None:
         ]
         return WholeStep(layers=("a",), parts_us=1, whole_us=1, peaks=tuple(peaks))
 
-    assert list(with_peak(1029).doubts(None)) == []
-    [line] = with_peak(1040).doubts(None)
+    assert list(with_peak(1029).doubts()) == []
+    [line] = with_peak(1040).doubts()
     assert line.startswith("the peak with 2 held is +4.0% off the plan: plans take too little")
-    [line] = with_peak(960).doubts(None)
+    [line] = with_peak(960).doubts()
     assert line.startswith("the peak with 2 held is -4.0% off the plan: plans ask for more")
 
 
