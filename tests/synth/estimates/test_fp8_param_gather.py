@@ -10,6 +10,8 @@ from synth.estimates.estimated_profile import Estimator
 from synth.estimates.layout import Layout, Precision, Sharding
 from synth.estimates.model_config import model_of
 from synth.estimates.ops import ExchangeKind, GroupExchange
+from synth.layouts.named_layout import read_layout
+from synth.layouts.quick_bounds import QuickBounds, Waiting
 from synth.options.arguments.plan import LayoutArguments
 from synth.options.layout_task import read_layout_task
 
@@ -99,6 +101,24 @@ def test_an_estimated_profile_says_that_parameters_are_in_float8() -> None:
     assert "narrow_gather" not in plain.provenance.estimate.layout
     saved = plain.layer_profile(1).static_bytes - narrow.layer_profile(1).static_bytes
     assert saved == 2 * MATRICES
+
+
+def test_layouts_have_the_same_bound_of_passes_and_need_less_memory() -> None:
+    given = {"model": "llama3-70b", "device": "h100", "gpus": 64, "global_batch": 64}
+    found = []
+    for narrow_gather in (False, True):
+        options = {"dtype": "fp8", "fp8_param_gather": narrow_gather, "mem_limit": "none"}
+        question = read_layout_task(LayoutArguments.model_validate(given | options)).question
+        layout = read_layout("tp=8,pp=2,dp=4", question).layout
+        assert layout.groups.narrow_gather is narrow_gather
+        bounds = QuickBounds(question)
+        waiting = bounds.of([layout])
+        assert isinstance(waiting, Waiting)
+        found.append((waiting.bound_us, bounds.least_bytes(layout.groups, layout.ranks)))
+    (plain_us, plain_bytes), (narrow_us, narrow_bytes) = found
+    assert narrow_us == plain_us
+    # One of two ranks has at least 40 of 80 layers.
+    assert plain_bytes - narrow_bytes == pytest.approx(40 * 2 * MATRICES, rel=0.03)
 
 
 def test_sharded_parameters_in_float8_are_refused() -> None:
