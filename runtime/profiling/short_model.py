@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
+from synth.errors import SynthError
 from synth.profile.layer_profile import Layer
 
 from ..execution.gradients.all_reduce import local_part
@@ -121,14 +122,25 @@ def fitting(
 
 
 def calls_of_own(layers: Sequence[ShortLayer]) -> list[LayerCall]:
-    """Return a call of a module of its own for each layer; equal ones get copies."""
+    """Return a call of a module of its own for each layer; equal ones get copies.
+
+    Raises:
+        SynthError: a layer cannot be copied.
+    """
     with without_warnings_of_trees():
         return [
             layer.call
             if layer.is_first
-            else replace(layer.call, index=layer.index, module=copy.deepcopy(layer.call.module))
+            else replace(layer.call, index=layer.index, module=_copied(layer))
             for layer in layers
         ]
+
+
+def _copied(layer: ShortLayer) -> nn.Module:
+    try:
+        return copy.deepcopy(layer.call.module)
+    except Exception as error:  # of the user's code, of any class
+        raise SynthError(f"layer {layer.entry.profile!r} cannot be copied: {error}") from error
 
 
 def module_bytes(module: nn.Module) -> int:

@@ -304,3 +304,25 @@ def test_a_step_that_does_not_fit_is_told_and_the_profile_is_made(
     )
     assert len(found.layers) == 3 and steps == []
     assert told[-1].startswith("no whole step is compared with its parts") and "1 kB" in told[-1]
+
+
+class Uncopied(Product):
+    """A layer that keeps what no copy can have."""
+
+    def __deepcopy__(self, memo: object) -> nn.Module:
+        raise TypeError("this has a lock")
+
+
+def test_a_layer_that_cannot_be_copied_is_told_and_the_profile_is_made() -> None:
+    told: list[str] = []
+    steps: list[WholeStep] = []
+    x = torch.randn(4, 8)
+    layers = [Product(8), *(Uncopied(8) for _ in range(3)), Product(8)]
+    found = profile_layers(
+        layers, x, x, warmup=0, iterations=1, tell=told.append, on_whole_step=steps.append
+    )
+    assert len(found.layers) == 5 and steps == []
+    assert told[-1] == (
+        "no whole step is compared with its parts, as it failed: layer 'Uncopied.1' cannot be "
+        "copied: this has a lock"
+    )
