@@ -1,11 +1,14 @@
 """Comparing the layers that were measured one by one with a whole step of some of them."""
 
+import time
+
 import torch
 
 from synth.errors import SynthError
 from synth.profile import Profile
 from synth.units import format_bytes
 
+from ..execution.base.clock import OpClock
 from ..free_memory import available_bytes
 from ..input_function import MicroBatch
 from .layer_source import LayerSource
@@ -72,11 +75,21 @@ class StepCheck:
             step = step if processes is None else processes.most_of_step(step)
             if step.is_time_off:
                 tell("measuring it in turns with its parts, as they differ by more than 3 %")
-                step = step.replace(turns=run.in_turns(batch, rounds=rounds))
+                turns = run.in_turns(batch, rounds=rounds, clock=self._clock_of_turns())
+                step = step.replace(turns=turns)
         except (SynthError, RuntimeError) as error:
             tell(f"no whole step is compared with its parts, as it failed: {error}")
             return
         report(step)
+
+    def _clock_of_turns(self) -> OpClock:
+        """Return a clock of processor time where one thread computes, so that others do not count.
+
+        Of several threads, or processes that wait for each other, it would miss a part.
+        """
+        is_alone = torch.get_num_threads() == 1 and self._options.processes is None
+        is_counted = is_alone and self._device.type == "cpu"
+        return OpClock(self._device, host_ns=time.thread_time_ns if is_counted else None)
 
     def _free_bytes(self, device: torch.device) -> int | None:
         own, processes = available_bytes(device), self._options.processes

@@ -118,9 +118,8 @@ class WholeStepRun:
             peaks=peaks,
         )
 
-    def in_turns(self, batch: MicroBatch, *, rounds: int, clock: OpClock | None = None) -> Turns:
+    def in_turns(self, batch: MicroBatch, *, rounds: int, clock: OpClock) -> Turns:
         """Measure the time again, in turns with that of each layer alone."""
-        clock = clock or OpClock(self._device)
         with self._stage() as (stage, calls):
             run = _Step(stage, batch, self._device, clock)
             lowered = _lowered(self._part, 1)

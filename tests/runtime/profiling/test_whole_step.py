@@ -118,7 +118,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     made = Clock()
-    monkeypatch.setattr(time, "perf_counter_ns", lambda: made.ns)
+    for name in ("perf_counter_ns", "thread_time_ns"):
+        monkeypatch.setattr(time, name, lambda: made.ns)
     yield made
 
 
@@ -195,6 +196,20 @@ def test_a_machine_that_became_faster_is_told_from_layers_that_differ(clock: Clo
         "the time of a whole step is -50.0% off its parts, and +0.0% when both are measured in "
         "turns: the machine changed meanwhile, so profile again when it is quiet"
     )
+
+
+def test_turns_count_the_time_of_the_thread_where_it_alone_computes(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others take the processor for 1 ms between any two moments of the monotonic clock."""
+    taken = itertools.count()
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: clock.ns + next(taken) * MS)
+    layers: list[nn.Module] = [Timed(clock.ticking(lambda: 3 * MS, 4 * MS)) for _ in range(3)]
+    for num_threads, turns in ((1, (21_000, 21_000)), (2, (26_000, 30_000))):
+        monkeypatch.setattr(torch, "get_num_threads", lambda number=num_threads: number)
+        _, step = step_of(layers, separate=True)
+        assert (step.whole_us, step.parts_us) == (26_000, 30_000)
+        assert step.turns == Turns(whole_us=turns[0], parts_us=turns[1])
 
 
 def test_f_is_measured_behind_a_backward_and_not_behind_the_update(
