@@ -16,8 +16,6 @@ from synth.schedule.model import Placement
 # Of overlapped reductions: the share that is seen all the same, as the first and last bucket.
 _SHOWN = 0.1
 
-_BF16 = 2
-
 
 class OutsideTimes(NamedTuple):
     """Microseconds of a step beside forwards and backwards.
@@ -93,7 +91,7 @@ class OutsidePipeline:
         reduce_us = share * estimator.exchange_us(kind, estimator.reduced_bytes, states)
         gather_us = 0.0
         if is_shared:
-            gather_us = share * estimator.exchange_us(ExchangeKind.ALL_GATHER, _BF16, states)
+            gather_us = share * estimator.gather_us(states)
         if not software.overlaps_gradients:
             return reduce_us + gather_us
         backward = share * sum(layer.time_us[OpKind.BW].median_us for layer in layers)

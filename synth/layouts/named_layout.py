@@ -33,6 +33,7 @@ def read_layout(text: str, question: LayoutQuestion) -> NamedLayout:
     if "dp" not in given:
         others = sizes["tp"] * sizes["cp"] * sizes["pp"]
         sizes["dp"] = max(1, question.gpus // others)
+    sharding = _one_of(Sharding, given.get("sharding", Sharding.ZERO1), text)
     try:
         groups = Layout(
             seq_len=question.seq_len,
@@ -43,8 +44,9 @@ def read_layout(text: str, question: LayoutQuestion) -> NamedLayout:
             expert_tensor=sizes["etp"],
             data=sizes["dp"],
             precision=question.precision,
-            sharding=_one_of(Sharding, given.get("sharding", Sharding.ZERO1), text),
+            sharding=sharding,
             recompute=_one_of(Recompute, given.get("recompute", Recompute.NONE), text),
+            narrow_gather=question.narrow_gather and sharding is Sharding.ZERO1,
         )
     except ValidationError as error:
         raise SynthError(f"the layout {shown(text)} is out of range:\n{describe(error)}") from None

@@ -68,6 +68,7 @@ class LayoutQuestion:
         global_batch: sequences of a step.
         seq_len: tokens of a sequence.
         software: the training program.
+        narrow_gather: layouts with ZeRO-1 keep and gather parameters in float8.
         factors: what estimated times are multiplied by.
         allowed: the schedules that the runtime executes.
         cap_bytes: the memory limit of a device; None: no limit.
@@ -80,6 +81,7 @@ class LayoutQuestion:
     seq_len: int
     software: Software
     precision: Precision = Precision.BF16
+    narrow_gather: bool = False
     factors: Factors = field(default_factory=Factors)
     optimizer: OptimizerSpec = DEFAULT_OPTIMIZER
     allowed: Allowed = DEFAULT

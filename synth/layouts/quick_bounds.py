@@ -77,9 +77,9 @@ class QuickBounds:
         return list(counts.values()), states
 
     def _pipeline(self, groups: Layout) -> PipelineBound:
-        """The bounds of the passes, which FSDP only makes longer."""
-        key = groups.model_copy(update={"data": 1, "sharding": Sharding.NONE})
+        """The bounds of the passes, which FSDP only makes longer, and float8 parameters do not."""
+        whole = groups.model_copy(update={"sharding": Sharding.NONE, "narrow_gather": False})
+        key = whole.model_copy(update={"data": 1})
         if key not in self._passes:
-            whole = groups.model_copy(update={"sharding": Sharding.NONE})
             self._passes[key] = PipelineBound(self.question.estimator(whole).profile())
         return self._passes[key]

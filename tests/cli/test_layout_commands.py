@@ -56,7 +56,27 @@ def commands_of(
     ("model", "text", "options", "words", "absent"),
     [
         (DENSE, "tp=2,pp=2", {}, ("--bf16", "--use-distributed-optimizer"), ("fp8", "recompute")),
-        (DENSE, "tp=2", {"dtype": "fp8"}, ("--bf16 --fp8-format hybrid",), ("group-size",)),
+        (
+            DENSE,
+            "tp=2",
+            {"dtype": "fp8"},
+            ("--bf16 --fp8-format hybrid",),
+            ("group-size", "--fp8-param-gather"),
+        ),
+        (
+            DENSE,
+            "tp=2",
+            {"dtype": "fp8", "fp8_param_gather": True},
+            ("--bf16 --fp8-format hybrid --fp8-param-gather", "--use-distributed-optimizer"),
+            (),
+        ),
+        (
+            DENSE,
+            "pp=1,sharding=fsdp",
+            {"dtype": "fp8", "fp8_param_gather": True, "optimizer": "adamw+master"},
+            ("--use-torch-fsdp2",),
+            ("--fp8-param-gather",),
+        ),
         (
             DENSE,
             "pp=1,sharding=fsdp",

@@ -99,6 +99,8 @@ def _estimate(task: LayoutTask, judged: JudgedLayout) -> str:
     words = ["synth", "estimate", given.model]
     for name, value in values.items():
         words += [f"--{name}", str(value)]
+    if groups.narrow_gather:
+        words.append("--fp8-param-gather")
     return shlex.join([*words, "-o", _PROFILE])
 
 
@@ -145,6 +147,8 @@ def _megatron(task: LayoutTask, judged: JudgedLayout) -> Iterator[str]:
     yield f"--micro-batch-size {groups.micro_batch_size}"
     yield f"--global-batch-size {task.question.global_batch} --seq-length {groups.seq_len}"
     yield _MEGATRON_PRECISION[groups.precision]
+    if groups.narrow_gather:
+        yield "--fp8-param-gather"
     yield from priced_in_megatron(task.question, layout)
     yield from _megatron_recomputation(task, judged)
 
