@@ -39,7 +39,7 @@ class CostTable:
             rises = (*stage.rise_bytes.values(), stage.light_rise)
             whole = (stage.static_bytes, stage.gradient_bytes, stage.parameter_bytes)
             passed = (stage.output_bytes, stage.returned_bytes)
-            most = max(*stage.duration_us.values(), *rises, *kept, *whole, *passed)
+            most = max(*stage.duration_us.values(), stage.reduce_us, *rises, *kept, *whole, *passed)
             if most > MOST_SUMMABLE:
                 raise SynthError(
                     f"stage {number} costs up to {most} (µs or bytes); sums are exact up to "
@@ -159,14 +159,15 @@ class Costs(Record):
     def reduction_us(self, stage: int, ranks: Sequence[int]) -> int:
         """Time to add up the gradients of a stage's copies on different ranks, in rank order.
 
-        A ring all-reduce (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for
+        First each rank adds up those of its group of devices (`StageCosts.reduce_us`), then follows
+        a ring all-reduce (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for
         clusters of workstations"): a reduce-scatter and an all-gather, one after the other.
 
         Raises:
             SynthError: it takes too long to be added up exactly.
         """
-        num_bytes = self.stages[stage].gradient_bytes
-        return self._ring_us(num_bytes, ranks, 2 * (len(ranks) - 1))
+        own = self.stages[stage]
+        return own.reduce_us + self._ring_us(own.gradient_bytes, ranks, 2 * (len(ranks) - 1))
 
     def gather_us(self, stage: int, ranks: Sequence[int]) -> int:
         """Time to all-gather a stage's parameters, of which each rank keeps an equal share.

@@ -34,6 +34,9 @@ class StageCosts(Record):
     after the other; 0 if it is not known, as in files before version 13. Of two stages the smaller
     counts.
 
+    `reduce_us` is the time by which the reduction of the stage's gradients among the data-parallel
+    ranks of a rank's group lasts beyond its last W; 0 in files before version 15.
+
     `output_gradient_bytes` None are as many as `output_bytes`, as in files before version 10.
     """
 
@@ -53,6 +56,7 @@ class StageCosts(Record):
     light_rise_bytes: NonNegativeInt | None = None
     early_gradient_bytes: NonNegativeInt = 0
     hidden_us: NonNegativeInt = 0
+    reduce_us: NonNegativeInt = 0
 
     @model_validator(mode="before")
     @classmethod
@@ -78,6 +82,7 @@ class StageCosts(Record):
             "early_gradient_bytes": 0,
             "output_gradient_bytes": None,
             "hidden_us": 0,
+            "reduce_us": 0,
         }
         return {k: v for k, v in fields.items() if k not in left_out or v != left_out[k]}
 

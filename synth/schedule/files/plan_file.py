@@ -52,11 +52,12 @@ class Plan(Displayed, FileRecord):
     outputs, which frozen layers do not get, version 11 tied parameters of several stages, version
     12 ranks that are groups of devices, and the policies under which layers are recomputed in
     part, version 13 F and BW of two micro-batches that run at once (`&` between two ops), version
-    14 a vocabulary that is divided over all ranks.
+    14 a vocabulary that is divided over all ranks, version 15 the time of the reduction of
+    gradients among the devices of a rank.
     """
 
     FORMAT: ClassVar[str] = "synth-schedule"
-    VERSION: ClassVar[int] = 14
+    VERSION: ClassVar[int] = 15
     OF_FILE: ClassVar[tuple[str, ...]] = (*FileRecord.OF_FILE, FINGERPRINT)
     SINCE: ClassVar[Mapping[str, int]] = {
         FINGERPRINT: 3,
@@ -73,6 +74,7 @@ class Plan(Displayed, FileRecord):
         "recompute_policies": 12,
         "workload.group": 12,
         "costs.stages.hidden_us": 13,
+        "costs.stages.reduce_us": 15,
         "vocabulary": 14,
     }
     MADE_BY: ClassVar[tuple[str, ...]] = ("synth solve",)
