@@ -123,6 +123,10 @@ class Costs(Record):
             return self  # and is not cached: it would be compared with itself without end
         return self._leaving_early_gradients
 
+    def without_reductions(self) -> Self:
+        """The costs where the devices of a rank reduce no gradients."""
+        return self.replace(stages=tuple(stage.replace(reduce_us=0) for stage in self.stages))
+
     def boundary_us(self, stage: int, source: int, target: int) -> int:
         """Time to move stage `stage`'s output from rank to rank.
 

@@ -27,7 +27,9 @@ from synth.plan.published.variants import RecomputedLayers, Sizes
 from synth.profile import Profile
 from synth.schedule.files.claim import Claim
 from synth.schedule.files.plan_file import Plan
+from synth.schedule.lowering.lower import lower
 from synth.schedule.rank_memory import peak_bytes
+from synth.schedule.simulate import simulate
 from synth.schedule.verify import verify
 
 
@@ -243,8 +245,19 @@ def _parts(layout: RunLayout, bounds: LayoutBounds, plan: Plan) -> LayoutTimes:
     shares = [estimate.factors[kind].share for kind in ("matmul", "memory", "communication")]
     whole = sum(shares) or 1.0
     matmul_us, memory_us, communication_us = (work_us * share / whole for share in shares)
-    idle_us = plan.claim.makespan_us - work_us - again_us - step_us
-    return LayoutTimes(matmul_us, memory_us, communication_us, again_us, idle_us, data_us, step_us)
+    reduce_us = _seen_reduction_us(plan)
+    idle_us = plan.claim.makespan_us - work_us - again_us - reduce_us - step_us
+    return LayoutTimes(
+        matmul_us, memory_us, communication_us, again_us, idle_us, reduce_us, data_us, step_us
+    )
+
+
+def _seen_reduction_us(plan: Plan) -> int:
+    """By how much the makespan of a plan's order is longer than without its reductions."""
+    if not any(stage.reduce_us for stage in plan.costs.stages):
+        return 0
+    alone = simulate(lower(plan.schedule(), plan.costs.without_reductions()))
+    return plan.claim.makespan_us - alone.makespan_us
 
 
 def _work_us(profile: Profile) -> float:
