@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from synth.errors import SynthError
 from synth.estimates.layout import Layout, Recompute, Sharding
-from synth.families import family_placement, vocabulary_barriers
+from synth.families import family_placement, may_overlap, vocabulary_barriers
 from synth.layouts.question import LayoutQuestion, RunLayout
 from synth.layouts.search import NamedLayout
 from synth.records.record import describe
@@ -70,6 +70,8 @@ def _check_schedule(name: str, layout: RunLayout, question: LayoutQuestion) -> N
         reason = "a layout has whole layers"
     if reason is None and not allowed.runs(name, keeps_saved=True):
         reason = f"{allowed.runtime} does not run it"
+    if reason is None and may_overlap(name) and not question.runs_pairs(layout):
+        reason = f"with {layout.words} it does not run F and BW at once"
     if reason is not None:
         raise SynthError(f"schedule={name} is not for {allowed.runtime}: {reason}; give another")
 

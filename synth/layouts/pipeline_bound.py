@@ -12,6 +12,8 @@ work as if each micro-batch had a part of it. Three arguments are combined:
   Bytes times lifetimes, summed over layers and micro-batches, fit into room times makespan.
 - Reduction of gradients: with one stage per rank each rank reduces those of its layers behind its
   work, as far as its last backward does not hide that; so the mean of the ranks has its part of it.
+- Pairs: where F and BW may run at once, each F hides no more of a layer than the time by which the
+  two are shorter so, and neither of them gets shorter by more.
 - Recomputation: a layer that is computed again keeps nothing but its input, and takes F's time
   again. Of all choices of layers the best one by a fractional knapsack counts.
 """
@@ -49,14 +51,21 @@ class PipelineSize:
 class PipelineBound:
     """The bounds of a profile's layers."""
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: Profile, *, pairs: bool = False) -> None:
+        """Add up the layers.
+
+        Args:
+            pairs: the bounds also hold for orders with F and BW of two micro-batches at once.
+        """
         layers = [profile.layer_profile(place) for place in range(len(profile.layers))]
         times = {
             kind: np.array([layer.time_us[kind].median_us for layer in layers])
             for kind in (OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP)
         }
-        self.forward = times[OpKind.F]
-        self.input_gradient = np.minimum(times[OpKind.B], times[OpKind.BW])
+        hidden = pairs * np.array([layer.hidden_us for layer in layers])
+        self.forward = times[OpKind.F] - hidden
+        least_us = np.minimum(times[OpKind.B], times[OpKind.BW])
+        self.input_gradient = np.maximum(0.0, least_us - hidden)
         backward = np.minimum(times[OpKind.B] + times[OpKind.W], times[OpKind.BW])
         self._passes, self._step = self.forward + backward, times[OpKind.STEP]
         self._backward_us = float(times[OpKind.BW].sum())

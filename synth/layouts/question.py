@@ -8,7 +8,7 @@ from synth.estimates.estimated_profile import DEFAULT_OPTIMIZER, Estimator
 from synth.estimates.factors import Factors
 from synth.estimates.layout import Layout, Precision, Recompute, Sharding, Software
 from synth.estimates.model_shape import ModelShape
-from synth.layouts.runtime_rules import check_on_runtime
+from synth.layouts.runtime_rules import check_on_runtime, runs_pairs
 from synth.plan.runtimes import DEFAULT, Allowed
 from synth.profile.optimizer import OptimizerSpec
 
@@ -107,6 +107,11 @@ class LayoutQuestion:
     def tokens_per_s(self, step_us: float) -> float:
         """Tokens per second of one device."""
         return self.global_batch * self.seq_len / (step_us * 1e-6) / self.gpus
+
+    def runs_pairs(self, layout: RunLayout) -> bool:
+        """True if schedules with F and BW at once are judged for a layout."""
+        runtime, groups = self.allowed.runtime, layout.groups
+        return runs_pairs(runtime, self.shape, groups, layout.ranks, layout.rounds)
 
     def check_groups(self, groups: Layout, ranks: int) -> None:
         """Refuse sizes that the model or the runtime does not admit on so many pipeline ranks."""

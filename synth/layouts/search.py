@@ -283,8 +283,10 @@ class LayoutSearch:
         found = judged_plan(
             self.question, layout, bounds, solved.plan, name, judged.placement, peaks
         )
-        # Two stages per rank are looped or a V, and the solver's bound holds for one of them.
+        # Two stages per rank are looped or a V, and the solver's bound holds for one of them, and
+        # for orders without F and BW at once.
         is_only = layout.rounds != 2 or self.question.allowed.runtime == Runtime.MEGATRON
+        is_only = is_only and not bounds.has_pairs(layout)
         bound_us = bounds.step_bound_us(layout, solved.bound_us if is_only else 0)
         self._raised_us[layout.words] = max(bound_us, found.bound_us)
         return found.with_bound(bound_us) if found.fits else found

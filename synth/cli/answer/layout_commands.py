@@ -16,7 +16,7 @@ from synth.errors import SynthError
 from synth.estimates.device import device_of
 from synth.estimates.layout import Precision, Recompute, Sharding
 from synth.interop.group_options import megatron_group, torchtitan_group
-from synth.interop.megatron import megatron_parts, to_megatron
+from synth.interop.megatron import PAIRS_OPTIONS, megatron_parts, to_megatron
 from synth.interop.recomputation import (
     megatron_recomputation,
     torchtitan_checkpointing,
@@ -146,6 +146,8 @@ def _megatron(task: LayoutTask, judged: JudgedLayout) -> Iterator[str]:
     yield f"--global-batch-size {task.question.global_batch} --seq-length {groups.seq_len}"
     yield _MEGATRON_PRECISION[groups.precision]
     yield from priced_in_megatron(task.question, layout)
+    if plan.schedule().overlapped:
+        yield PAIRS_OPTIONS
     yield from _megatron_recomputation(task, judged)
 
 
