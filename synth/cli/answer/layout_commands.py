@@ -46,10 +46,11 @@ def commands(task: LayoutTask, judged: JudgedLayout, output: Path | None) -> Map
     Args:
         output: the plan file.
     """
-    found = {"estimate": _estimate(task, judged)}
-    if judged.layout.ranks > 1:
+    found, runtime = {"estimate": _estimate(task, judged)}, task.question.allowed.runtime
+    # A search orders ops without F and BW at once, and begins with those of a plan for synth alone.
+    is_searched = runtime == Runtime.SYNTH or not judged.plan.schedule().overlapped
+    if judged.layout.ranks > 1 and is_searched:
         found["solve" if output is None else "search longer"] = _solve(task, judged, output)
-    runtime = task.question.allowed.runtime
     if output is not None and judged.layout.ranks > 1 and runtime != Runtime.SYNTH:
         found["export"] = _export(runtime, output)
     if runtime != Runtime.SYNTH and task.nodes is not None:
