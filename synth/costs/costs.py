@@ -160,18 +160,26 @@ class Costs(Record):
             link = self.links.host
         return _summable_us(link.transfer_us(num_bytes), num_bytes)
 
-    def reduction_us(self, stage: int, ranks: Sequence[int]) -> int:
+    def reduction_us(self, stage: int, ranks: Sequence[int], *, is_alone: bool = False) -> int:
         """Time to add up the gradients of a stage's copies on different ranks, in rank order.
 
-        First each rank adds up those of its group of devices (`StageCosts.reduce_us`), then follows
-        a ring all-reduce (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for
+        First each rank adds up those of its group of devices (`StageCosts.reduce_us`). The first
+        stage does so in buckets if it is the only one of its rank: nothing else hides its
+        reduction. It is so in Megatron-LM, whose other ranks have one bucket, and whose interleaved
+        schedule starts each reduction behind a stage's last backward. Then follows a ring
+        all-reduce (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for
         clusters of workstations"): a reduce-scatter and an all-gather, one after the other.
+
+        Args:
+            ranks: those that hold the stage.
+            is_alone: it is the only stage of its only rank.
 
         Raises:
             SynthError: it takes too long to be added up exactly.
         """
         own = self.stages[stage]
-        return own.reduce_us + self._ring_us(own.gradient_bytes, ranks, 2 * (len(ranks) - 1))
+        within_us = own.reduction_us(in_buckets=is_alone and stage == 0)
+        return within_us + self._ring_us(own.gradient_bytes, ranks, 2 * (len(ranks) - 1))
 
     def gather_us(self, stage: int, ranks: Sequence[int]) -> int:
         """Time to all-gather a stage's parameters, of which each rank keeps an equal share.

@@ -155,25 +155,8 @@ def stage_costs(
         light_rise_bytes=_light_rise(layers, forward_rises),
         early_gradient_bytes=sum(layer.early_gradient_bytes for layer in layers),
         hidden_us=math.floor(sum(layer.hidden_us for layer in layers)),
-        reduce_us=_reduction_us(layers, is_first=is_first),
+        reduce_us=round(sum(layer.reduce_us for layer in layers)),
     )
-
-
-# Of gradients that are reduced in buckets during the last backward: the share that is seen all the
-# same, as the last bucket.
-LAST_BUCKET = 0.1
-
-
-def _reduction_us(layers: Sequence[LayerProfile], *, is_first: bool) -> int:
-    """The time by which the reduction of a stage's gradients lasts beyond its last W.
-
-    It follows that W as a whole. Only the first stage, of whose gradients nothing else hides the
-    reduction, has buckets that are reduced beside its last backward: so it is in Megatron-LM
-    (`DistributedDataParallel` has no buckets beyond the first chunk of the first rank).
-    """
-    whole_us = sum(layer.reduce_us for layer in layers)
-    beside_us = sum(layer.time_us[OpKind.BW].median_us for layer in layers) if is_first else 0.0
-    return round(max(LAST_BUCKET * whole_us if is_first else 0.0, whole_us - beside_us))
 
 
 def _light_rise(layers: list[LayerProfile], rises: list[int]) -> int:

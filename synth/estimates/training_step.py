@@ -75,7 +75,7 @@ class TrainingStep:
             layers = [profile.layer_profile(place) for place in range(len(profile.layers))]
             passes = (OpKind.F, OpKind.BW)
             once_us = sum(one.time_us[kind].median_us for one in layers for kind in passes)
-            reduced_us = partition_costs(profile, [len(layers)]).stages[0].reduce_us
+            reduced_us = partition_costs(profile, [len(layers)]).reduction_us(0, [0], is_alone=True)
             return total * once_us + reduced_us + self.outside(profile).step_us
         period = ranks
         few = 3 * ranks

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from synth.costs.partition_costs import LAST_BUCKET
 from synth.costs.recomputed_layers import is_recomputed_already
+from synth.costs.stage_costs import LAST_BUCKET
 from synth.layouts.packing import least_of_fullest
 from synth.op_kinds import OpKind
 from synth.profile import Profile
@@ -210,7 +210,8 @@ class PipelineBound:
         """
         each, stages = self._reduce_us / size.ranks, size.ranks * size.rounds
         within_us = self._backward_us * (size.rounds - 1) / size.rounds
-        last_us = (self._reduce_us - self._backward_us) / stages
+        beside_us = self._backward_us if size.rounds == 1 else 0.0
+        last_us = (self._reduce_us - beside_us) / stages
         return max(LAST_BUCKET * self._reduce_us / stages, last_us, each - within_us)
 
     def _busiest_us(self, size: PipelineSize) -> float:

@@ -85,6 +85,15 @@ class Placement:
         """For each stage the ranks that hold copies of it, in the order of the copies."""
         return tuple(tuple(dict.fromkeys(ranks)) for ranks in zip(*self.ranks, strict=True))
 
+    def holding(self, stage: int) -> tuple[int, ...]:
+        """The ranks that hold copies of a stage, in rank order."""
+        return tuple(sorted(self.holders[stage]))
+
+    def is_alone(self, stage: int) -> bool:
+        """True if a stage is on one rank, which holds nothing else."""
+        ranks = self.holders[stage]
+        return len(ranks) == 1 and len(self.held[ranks[0]]) == 1
+
     @cached_property
     def first_copies(self) -> tuple[tuple[int, ...], ...]:
         """For each stage copy, [replica][stage], the first replica of the stage on its rank."""

@@ -137,6 +137,6 @@ class Problem:
         return [stage for stage, _ in self.placement.held[rank]]
 
     def reduction_us(self, stage: int) -> int:
-        """Return the duration of the all-reduce of a stage's gradients between its copies."""
-        ranks = sorted({ranks[stage] for ranks in self.placement.ranks})
-        return self.costs.reduction_us(stage, ranks)
+        """Return the duration of the reduction of a stage's gradients, see `Costs.reduction_us`."""
+        ranks = self.placement.holding(stage)
+        return self.costs.reduction_us(stage, ranks, is_alone=self.placement.is_alone(stage))

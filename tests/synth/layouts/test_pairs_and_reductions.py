@@ -7,7 +7,8 @@ from itertools import combinations, pairwise, product
 
 import pytest
 
-from synth.costs.partition_costs import LAST_BUCKET, partition_costs
+from synth.costs.partition_costs import partition_costs
+from synth.costs.stage_costs import LAST_BUCKET
 from synth.errors import SynthError
 from synth.estimates.device import device_of
 from synth.estimates.factors import software_of
