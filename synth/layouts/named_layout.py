@@ -12,7 +12,7 @@ from synth.families import family_placement, may_overlap, vocabulary_barriers
 from synth.layouts.question import LayoutQuestion, RunLayout
 from synth.layouts.search import NamedLayout
 from synth.records.record import describe
-from synth.units import shown
+from synth.units import counted, shown
 
 _SIZES = ("tp", "cp", "ep", "etp", "pp", "dp", "mbs", "vp")
 _WORDS = ("sharding", "recompute", "schedule")
@@ -62,8 +62,8 @@ def _check_schedule(name: str, layout: RunLayout, question: LayoutQuestion) -> N
     rounds = where.num_stages // layout.ranks
     if rounds != layout.rounds:
         raise SynthError(
-            f"{name} has {rounds} stages per rank, and {layout.words} has {layout.rounds}; give "
-            f"vp={rounds}"
+            f"{name} has {counted(rounds, 'stage')} per rank, and {layout.words} has "
+            f"{layout.rounds}; give vp={rounds}"
         )
     reason = allowed.why_not_on(where)
     if vocabulary_barriers(name):

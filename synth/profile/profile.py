@@ -28,7 +28,7 @@ from synth.profile.workload import Workload
 from synth.records.field_types import PlainText, Whole, check_plain
 from synth.records.record import FileRecord, Record, describe
 from synth.system.display import Displayed
-from synth.units import MOST_SUMMABLE, format_us
+from synth.units import MOST_SUMMABLE, counted, format_us
 
 # The slowest and the fastest rank, as multiples of the device that was measured.
 _Speed = Annotated[float, Field(ge=1e-3, le=1e3)]
@@ -256,8 +256,9 @@ class Profile(Displayed, FileRecord):
         """Name the profile, its layers and its origin, on two lines."""
         work_us = sum(self.layer_profile(i).work_us() for i in range(len(self.layers)))
         return (
-            f"Profile {self.name}: {len(self.layers)} layers of {len(self.layer_profiles)} kinds, "
-            f"F + B + W {format_us(work_us)} per micro-batch\n"
+            f"Profile {self.name}: {counted(len(self.layers), 'layer')} of "
+            f"{counted(len(self.layer_profiles), 'kind')}, F + B + W {format_us(work_us)} per "
+            f"micro-batch\n"
             f"  {self.provenance.source} on {self.provenance.device}, {self.provenance.date}"
         )
 

@@ -8,6 +8,7 @@ from synth.op_kinds import MEASURED, MOVES
 from synth.schedule.ops import Op
 from synth.schedule.weight_flow import WeightFlow
 from synth.schedule.weight_versions import WeightVersions
+from synth.units import counted
 
 
 @dataclass(frozen=True)
@@ -158,8 +159,10 @@ class Schedule:
     def __repr__(self) -> str:
         """Name the schedule and its sizes; `programs` has the ops."""
         return (
-            f"Schedule {self.name}: {self.num_ranks} ranks, {self.placement.num_stages} stages, "
-            f"{self.num_micro_batches} micro-batches, {sum(map(len, self.programs))} ops"
+            f"Schedule {self.name}: {counted(self.num_ranks, 'rank')}, "
+            f"{counted(self.placement.num_stages, 'stage')}, "
+            f"{counted(self.num_micro_batches, 'micro-batch')}, "
+            f"{counted(sum(map(len, self.programs)), 'op')}"
         )
 
     @property

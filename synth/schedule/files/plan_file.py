@@ -32,7 +32,7 @@ from synth.schedule.simulate import Timeline
 from synth.schedule.verify import ScheduleError, verify
 from synth.schedule.verify_vocabulary import check_executable
 from synth.system.display import Displayed
-from synth.units import format_bytes, format_us, shown
+from synth.units import counted, format_bytes, format_us, shown
 
 _Layer = TypeVar("_Layer")
 
@@ -233,8 +233,9 @@ class Plan(Displayed, FileRecord):
         limit = "" if self.caps_bytes is None else f" of {format_bytes(max(self.caps_bytes))}"
         proven = "proven optimal" if claim.gap == 0 else f"gap {claim.gap:.2%}"
         return (
-            f"Plan {self.name} of {self.profile_name}: {self.num_ranks} ranks, "
-            f"{len(self.partition)} stages, {self.num_micro_batches} micro-batches\n"
+            f"Plan {self.name} of {self.profile_name}: {counted(self.num_ranks, 'rank')}, "
+            f"{counted(len(self.partition), 'stage')}, "
+            f"{counted(self.num_micro_batches, 'micro-batch')}\n"
             f"  {asked.words} {format_us(claim.value_us)}, lower bound "
             f"{format_us(claim.lower_bound_us)}, {proven}\n"
             f"  highest peak {format_bytes(peak)}{limit}, on rank {claim.peak_bytes.index(peak)}\n"
