@@ -93,7 +93,7 @@ def _trace(asked: _CurveTask) -> tuple[MemoryCurve, bool]:
     talk(
         f"{asked.profile.name}: {counted(problem.num_ranks, 'rank')} {how}, "
         f"{counted(problem.num_micro_batches, 'micro-batch')}; {effort.points} points, "
-        f"{effort.jobs} at once with {counted(effort.workers, 'worker')} each{there}"
+        f"{effort.jobs} at once with {effort.workers} workers each{there}"
     )
     progress = _Progress(asked, begun)
 
