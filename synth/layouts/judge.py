@@ -141,25 +141,32 @@ class LayoutJudge:
         self, layout: RunLayout, bounds: LayoutBounds, names: Iterable[str]
     ) -> Iterator[QuickScore]:
         """Yield the scores of published schedules, by few micro-batches."""
-        few = _few_micro_batches(layout)
-        for number, name in enumerate(names):
-            if number and self._should_stop():
-                return
-            with suppress(SynthError):  # the family does not admit the sizes
-                yield self._score(layout, bounds, name, few)
-
-    def _score(self, layout: RunLayout, bounds: LayoutBounds, name: str, few: int) -> QuickScore:
-        where, watch = family_placement(name, layout.ranks), _Watch(self._should_stop)
+        watch = _Watch(self._should_stop)
         searches = FamilySearches(
             bounds.profile,
-            few,
+            _few_micro_batches(layout),
             Judge(Objective.MAKESPAN, self._caps(layout)),
             watch.is_over,
             is_free=layout.rounds == 1,
             menu=self.question.allowed.layer_menu,
         )
+        for number, name in enumerate(names):
+            if number and self._should_stop():
+                return
+            with suppress(SynthError):  # the family does not admit the sizes
+                yield self._score(layout, bounds, name, searches, watch)
+
+    def _score(
+        self,
+        layout: RunLayout,
+        bounds: LayoutBounds,
+        name: str,
+        searches: FamilySearches,
+        watch: _Watch,
+    ) -> QuickScore:
+        where = family_placement(name, layout.ranks)
         watch.begin(LAYOUT_SEARCH.cuts_s)
-        searches.cuts(where)
+        searches.cuts(where)  # those of a placement are searched for once
         watch.begin(LAYOUT_SEARCH.family_s)
         search = searches.of(name, where)
         found = search.plain()
@@ -173,7 +180,7 @@ class LayoutJudge:
         busiest_us = searches.costs.least_work_us(sizes, layers, where, 1, pairs=pairs)
         held = layers_of_ranks(sizes, where)
         outside = OutsidePipeline(bounds.estimator, layout.ranks).times(bounds.profile, held)
-        more_us = (layout.micro_batches - few) * busiest_us
+        more_us = (layout.micro_batches - searches.num_micro_batches) * busiest_us
         us = found.score.value_us + more_us + outside.data_us
         return QuickScore(found.score.excess_bytes, us, name, sizes, layers)
 
