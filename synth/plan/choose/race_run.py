@@ -108,7 +108,7 @@ class _RaceRun:
         cuts = self.published.searches.cuts
         self.partitions = PartitionTrials(profile, options, self.race, self.clock, cuts)
         self.cuts = CutTrials(profile, self.race, cuts)
-        self.listed = ListedTrials(profile, self.race, cuts)
+        self.listed = ListedTrials(profile, self.race, cuts, waits=options.deterministic)
         self.cut_race = CutRace(self.race, options, self.clock)
         self.cuts_may_move = partitioning == Partitioning.SEARCHED
         self.late_ops = 0  # judged after the time for it was over
