@@ -91,8 +91,6 @@ _FIRST = (_Row(Part.LIST_SCHEDULING, _with(Part.LIST_SCHEDULING), _own, is_brief
 _BY_MILP = (_Row(Part.EXACT, _always),)
 
 _BY_CPSAT = (
-    # Where ranks hold several stages blocks are found soon, and annealing makes more of them.
-    _Row(Part.MODULO, lambda s: s.has(Part.MODULO) and s.holds_several, _own),
     _Row(BoundStep.ONE_BY_ONE, lambda s: s.has(Part.BOUNDS) and s.waits_for_first_bounds),
     _Row(BoundStep.IN_BACKGROUND, _with(Part.BOUNDS)),
     _Row(
@@ -100,6 +98,8 @@ _BY_CPSAT = (
         lambda s: s.anneals and s.is_tiny and s.has(Part.EXACT),
         lambda _: SEARCH.brief_share,
     ),
+    # Where ranks hold several stages blocks are found soon, and annealing makes more of them.
+    _Row(Part.MODULO, lambda s: s.has(Part.MODULO) and s.holds_several, _own),
     _Row(Part.ANNEALING, lambda s: s.anneals, _share_of_first_annealing, is_brief=_always),
     _Row(
         Part.SHORT_INSTANCE,
