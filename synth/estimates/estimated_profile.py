@@ -306,6 +306,7 @@ class Estimator:
             input_until=OpKind.F if kind == "embedding" else OpKind.B,
             gradient_until=OpKind.W,
             forward_flops=round(work.flops(Role.F)),
+            reduce_us=round(self._reduction_us(kind, states), 3),
         )
         if is_full:
             layer = recomputed(layer)
@@ -315,6 +316,24 @@ class Estimator:
         if not is_full:
             layer = with_pair(layer, work, self.device, self.factors, self._host_us(kind))
         return _Part(layer, parts, launched)
+
+    @property
+    def reduction(self) -> ExchangeKind:
+        """The exchange of gradients between data-parallel ranks."""
+        is_shared = self.layout.sharding is Sharding.ZERO1
+        return ExchangeKind.REDUCE_SCATTER if is_shared else ExchangeKind.ALL_REDUCE
+
+    def _reduction_us(self, kind: str, states: States) -> float:
+        """The part of a layer in the reduction of gradients behind the last backward of a stage.
+
+        All layers of a kind share the latency of one collective. FSDP's exchanges are beside each
+        backward, and programs without overlap reduce outside of the pipeline.
+        """
+        if self.layout.sharding is Sharding.FSDP or not self.software.overlaps_gradients:
+            return 0.0
+        number = sum(each == kind for _, each in self._listed())
+        alike = [states] * number
+        return self.exchange_us(self.reduction, self.reduced_bytes, alike) / number
 
     def _passes_us(self, parts: dict[Role, Parts], least: float) -> dict[OpKind, float]:
         """The times of F, B, W and BW; of F, B and W at least what the host takes to launch them.
