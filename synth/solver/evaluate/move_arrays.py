@@ -15,16 +15,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from synth.costs.costs import HOST
+from synth.costs.costs import HOST, IntArray
 from synth.op_kinds import MOVES, OpKind
 from synth.schedule.arrays import with_steps
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op
 from synth.solver.evaluate.op_table import NONE, OpTable
-
-Ints = npt.NDArray[np.int64]
 
 # Of cells: the gaps of O and L, `NONE` where the activation stays; its bytes; the times of moves.
 OUT, BACK, MOVED_BYTES, OUT_US, BACK_US = range(5)
@@ -47,23 +44,23 @@ class MoveArrays(NamedTuple):
         kept: [index, column], space for the moves of a rank before a change.
     """
 
-    counts: Ints
-    outs: Ints
-    backs: Ints
-    cells: Ints
-    ends: Ints
-    tried_ends: Ints
-    states: Ints
-    kept: Ints
+    counts: IntArray
+    outs: IntArray
+    backs: IntArray
+    cells: IntArray
+    ends: IntArray
+    tried_ends: IntArray
+    states: IntArray
+    kept: IntArray
 
 
 class BestMoves(NamedTuple):
     """Copies of the arrays of the same names that say what the best moves are."""
 
-    counts: Ints
-    outs: Ints
-    backs: Ints
-    cells: Ints
+    counts: IntArray
+    outs: IntArray
+    backs: IntArray
+    cells: IntArray
 
     @classmethod
     def of(cls, moves: MoveArrays) -> "BestMoves":

@@ -4,6 +4,7 @@ The links of a rank to its host and back depend on the rank's own ops alone, so 
 while the rank is timed from place to place.
 """
 
+from synth.costs.costs import IntArray
 from synth.solver.evaluate.compiled import compiled
 from synth.solver.evaluate.move_arrays import (
     AWAITED,
@@ -18,14 +19,13 @@ from synth.solver.evaluate.move_arrays import (
     OUT_FREE,
     OUT_US,
     BestMoves,
-    Ints,
     MoveArrays,
 )
 from synth.solver.evaluate.op_table import NONE
 
 
 @compiled
-def begin_moves(m: MoveArrays, places: Ints) -> None:
+def begin_moves(m: MoveArrays, places: IntArray) -> None:
     """Forget all times but those kept of the gaps before a place of each rank."""
     cells, ends, tried = m.cells, m.ends, m.tried_ends
     for rank in range(len(places)):
@@ -98,7 +98,9 @@ def num_moves_before(m: MoveArrays, rank: int, place: int) -> int:
 
 
 @compiled
-def add_moved_bytes(m: MoveArrays, rank: int, behind: int, received: Ints, waited: Ints) -> None:
+def add_moved_bytes(
+    m: MoveArrays, rank: int, behind: int, received: IntArray, waited: IntArray
+) -> None:
     """Add, by place, the buffers of moves back, and the bytes of moves out that are awaited."""
     last = len(waited) - 1
     for at in range(m.counts[rank]):
@@ -133,7 +135,7 @@ def restore_moves(m: MoveArrays, rank: int, count: int) -> None:
 
 
 @compiled
-def _sort_by_gap(m: MoveArrays, rank: int, listed: Ints, column: int) -> None:
+def _sort_by_gap(m: MoveArrays, rank: int, listed: IntArray, column: int) -> None:
     """Sort the moves of a link by insertion: nearly all of them are in order."""
     for at in range(1, m.counts[rank]):
         cell, to = listed[rank, at], at

@@ -12,12 +12,12 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op
 from synth.solver.evaluate.move_arrays import (
     BestMoves,
-    Ints,
     MoveArrays,
     move_arrays,
     with_moves,
@@ -25,6 +25,8 @@ from synth.solver.evaluate.move_arrays import (
 )
 from synth.solver.evaluate.op_table import NONE, OpTable
 from synth.solver.instance.instance import BW
+
+Ints = npt.NDArray[np.int64]
 
 # Of ops: the maker of what it reads from another rank, the reader of what it sends, or `NONE`; the
 # time of that transfer; the op that sends before it on its link; where the receive is posted, on a

@@ -140,7 +140,7 @@ def _moved_us(a: OrderArrays, rank: int, place: int, before_us: int) -> int:
     if op < a.num_split and op // count % 3 == 1:
         cell = op // count // 3 * count + op % count
         if a.moves.cells[cell, OUT] != NONE:
-            return max(awaited_us, a.moves.tried_ends[cell, BACK])
+            return int(max(awaited_us, a.moves.tried_ends[cell, BACK]))
     return awaited_us
 
 
