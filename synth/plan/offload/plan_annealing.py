@@ -1,7 +1,8 @@
 """Annealing of the best plans with offloads: ops, O and L change places, activations go or stay.
 
-Several plans get short rounds, and the best of them the rest of the time, as in sequential halving
-(Karnin, Koren and Somekh, ICML 2013). See `synth.solver.improve.annealing`.
+Several plans get a short round, and the best of them the rest of the time, as in sequential halving
+(Karnin, Koren and Somekh, ICML 2013). Rounds are cold, as the plans are already good: hot ones lose
+what the choice of moves has gained (see `synth.solver.improve.annealing`).
 """
 
 import math
@@ -21,6 +22,7 @@ from synth.solver.problem import Problem
 from synth.solver.tuning import ANNEALING
 
 OnFound = Callable[[Problem, EvaluatedSchedule], None]
+Rounds = tuple[tuple[float, float], ...]
 
 
 class OffloadPlan(NamedTuple):
@@ -69,14 +71,15 @@ class PlanAnnealing:
         self.options.report_part(Part.ANNEALING)
         for plan, seconds in self.clock.shared(few, until_s):
             if seconds > 0 and not is_over():
-                self._anneal(plan, seconds, on_found, is_long=False)
+                self._anneal(plan, seconds, OFFLOAD.heat_rounds, on_found)
 
     def run(self, is_over: Callable[[], bool], on_found: OnFound) -> None:
         """Improve the best few plans, and then the best one for the rest of the time."""
         if len(self._able()) > 1:
             self.run_heat(OFFLOAD.heat_share, is_over, on_found)
         if self._able() and not is_over() and self._is_usable():
-            self._anneal(self._able()[0], self.clock.left_s(), on_found, is_long=True)
+            best, rounds = self._able()[0], OFFLOAD.long_rounds
+            self._anneal(best, self.clock.left_s(), rounds, on_found)
 
     def _able(self) -> list[OffloadPlan]:
         """Return the best plans whose activations stay or move to the host."""
@@ -95,9 +98,7 @@ class PlanAnnealing:
             waits=waits, should_stop=self.clock.is_over
         )
 
-    def _anneal(
-        self, plan: OffloadPlan, limit_s: float, on_found: OnFound, *, is_long: bool
-    ) -> None:
+    def _anneal(self, plan: OffloadPlan, limit_s: float, rounds: Rounds, on_found: OnFound) -> None:
         """Anneal a plan for a time, or for as much effort."""
         problem, schedule, clock = plan.problem, plan.found.schedule, self.clock
         key = problem_key(problem)
@@ -122,11 +123,7 @@ class PlanAnnealing:
                 return last_units - annealing.units_spent
             return end_s - clock.elapsed_s
 
-        if is_long:
-            candidates = annealing.run_long(left, is_late, OFFLOAD.long_rounds)
-        else:
-            candidates = annealing.run(last_units - annealing.units_spent, is_late)
-        for found in candidates:
+        for found in annealing.run_long(left, is_late, rounds):
             on_found(problem, found)
 
 

@@ -143,7 +143,10 @@ class PublishedOffloads:
 
     def _search_cut(self, one: PublishedOffload, searches: FamilySearches) -> None:
         problem = one.candidate.problem
-        search = searches.of(one.name, problem.placement)
+        try:
+            search = searches.of(one.name, problem.placement)
+        except SynthError:
+            return  # its definition admits none of the cuts
         found = search.plain()
         made = len(search.made) * (JUDGING.late_timed_cost if reads_times(one.name) else 1)
         self._charge((search.order.num_scored + made) * problem.num_ops)

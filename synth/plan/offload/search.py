@@ -1,15 +1,15 @@
 """The search for schedules that offload activations to the host's memory.
 
 1. The published schedules that offload, on all placements and on their best cuts. Each order that
-   is published on the best of these gets its offloads (`with_offloads`). The best plans are annealed
-   for a short time; O and L move, too.
+   is published on the best of these gets its offloads (`with_offloads`). The best few plans are
+   annealed for a short time; O and L move, too.
 2. The search without offloads, under the memory limits; short where bounds show that it cannot win.
 3. The same without limits. Its bound holds with offloads, too: a schedule without its moves is no
    slower, and its order is one without limits.
 4. Orders in which a part of what F saves counts as away (`thinned`), on the best few placements and
    partitions. Each gets its offloads, as does every published schedule there.
-5. Annealing of the best of these. Where the search without offloads is far ahead, it goes on instead
-   after step 3.
+5. Annealing of the best of these. Where the search without offloads is far ahead, it goes on
+   instead after step 3.
 
 So the answer is no worse than any published schedule that offloads and was evaluated.
 """

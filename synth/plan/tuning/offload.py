@@ -20,10 +20,10 @@ class OffloadTuning:
     most_away: float = 0.9
     # Ops of published schedules that offload that are judged in any case.
     first_ops: int = 50_000
-    # Shares of the remaining time: for published schedules that offload, for their best cuts, for the
-    # offloads of published orders there, for annealing of these, for the search without offloads, for
-    # the same where bounds show that it cannot win, for that without limits, and for orders;
-    # annealing has the rest.
+    # Shares of the remaining time: for published schedules that offload; for their best cuts; for
+    # the offloads of published orders there; for annealing of these; for the search without
+    # offloads; for the same where bounds show that it cannot win; for that without limits; and for
+    # orders. Annealing has the rest.
     judging_share: float = 0.2
     cuts_share: float = 0.15
     early_share: float = 0.15
@@ -41,11 +41,12 @@ class OffloadTuning:
     # evaluations that count for a choice of offloads.
     ops_per_s: int = 250_000
     choice_counts_as: int = 40
-    # Annealing: effort in a second (see `AnnealingTuning.units_per_s`), the share of the time in
-    # which several plans compete, and the rounds of the best one (see `long_rounds` there).
+    # Annealing: effort in a second (see `AnnealingTuning.units_per_s`); the share of the time in
+    # which several plans compete; its rounds there, and those of the best plan (see `long_rounds`).
     units_per_s: int = 10_000_000
     heat_share: float = 0.4
-    long_rounds: tuple[tuple[float, float], ...] = ((1.0, 0.1),)
+    heat_rounds: tuple[tuple[float, float], ...] = ((1.0, 0.03),)
+    long_rounds: tuple[tuple[float, float], ...] = ((0.5, 0.03), (1.0, 0.06))
 
 
 OFFLOAD = OffloadTuning()
