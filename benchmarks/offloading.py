@@ -103,18 +103,18 @@ def spaces_of(name: str, where: str, bandwidth: float, limit_gb: float) -> WithO
     if where != AUTO:
         return WithOffloads(OneCandidate(Candidate(where, asked.on(placement(where, _NUM_RANKS)))))
     num_layers = len(asked.profile.layers)
-    usual, finer = (
-        tuple(Candidate(each, asked.on(placed)) for each, placed in found.items())
+    every, finer = (
+        tuple(
+            Candidate(each, asked.on(placed))
+            for each, placed in found.items()
+            if asked.allowed.is_default_on(placed) and placed.num_stages <= num_layers
+        )
         for found in (
-            {
-                each: placed
-                for each, placed in placements_to_try(_NUM_RANKS, num_layers).items()
-                if asked.allowed.is_default_on(placed)
-            },
+            placements_to_try(_NUM_RANKS, num_layers),
             finer_placements(_NUM_RANKS, num_layers),
         )
     )
-    return WithOffloads(Placements(usual, asked.profile, Partitioning.SEARCHED), finer)
+    return WithOffloads(Placements(every, asked.profile, Partitioning.SEARCHED), finer)
 
 
 def best_pipeoffload_of_all_us(space: WithOffloads) -> int | None:

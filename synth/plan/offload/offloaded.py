@@ -36,6 +36,7 @@ def with_offloads(
     order: Schedule,
     found_by: str,
     most_us: float = math.inf,
+    most_factor: float = math.inf,
     should_stop: Callable[[], bool] = never,
 ) -> EvaluatedSchedule | None:
     """Return an order with offloads by which it keeps the memory limits.
@@ -50,6 +51,7 @@ def with_offloads(
         order: without moves.
         found_by: the name of the result.
         most_us: a value above which a plan is of no use.
+        most_factor: the same as a multiple of the order's value without limits.
         should_stop: polled before each buffering and each delay.
 
     Returns:
@@ -62,8 +64,9 @@ def with_offloads(
         is_smaller = buffering.send_behind < OFFLOAD.sends_behind[0]
         if should_stop() or (best is not None and is_smaller):
             break
-        limits = most_us if best is None else min(most_us, best.value_us), should_stop
-        found = _with_buffering(problem, replace(order, buffering=buffering), found_by, *limits)
+        limits = most_us if best is None else min(most_us, best.value_us), most_factor
+        tried = replace(order, buffering=buffering)
+        found = _with_buffering(problem, tried, found_by, limits, should_stop)
         if found is not None and (best is None or found.value_us < best.value_us):
             best = found
     return best
@@ -73,7 +76,7 @@ def _with_buffering(
     problem: Problem,
     order: Schedule,
     found_by: str,
-    most_us: float,
+    limits: tuple[float, float],
     should_stop: Callable[[], bool],
 ) -> EvaluatedSchedule | None:
     try:
@@ -81,6 +84,8 @@ def _with_buffering(
         line = check_deadlock(lowered)
     except ScheduleError:
         return None
+    most_us, most_factor = limits
+    most_us = min(most_us, most_factor * problem.objective.value_us(line))
     ranks = _Ranks(problem, lowered)
     best: EvaluatedSchedule | None = None
     for _ in range(OFFLOAD.rounds):

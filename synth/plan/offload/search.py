@@ -14,9 +14,11 @@
 So the answer is no worse than any published schedule that offloads and was evaluated.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import le
 
 from synth.families import generate_for
 from synth.plan.choose.candidates import Candidate, Ranking, SearchWatch
@@ -74,7 +76,8 @@ class _OffloadSearch:
         self.candidates = (*space.all_candidates, *finer)
         self.answer = BestAnswer(space, finer, options.gap, self.clock, watch.on_improvement)
         self.plans = PlanAnnealing(options, self.clock)
-        self._tried: set[tuple[object, ...]] = set()  # orders whose offloads were chosen
+        # The limits of value with which offloads of orders were chosen.
+        self._tried: dict[tuple[object, ...], tuple[float, float]] = {}
 
     def run(self) -> Ranking:
         clock, answer = self.clock, self.answer
@@ -83,7 +86,7 @@ class _OffloadSearch:
         published.search_cuts(clock.moment_s(OFFLOAD.cuts_share))
         early_s = clock.moment_s(OFFLOAD.early_share)
         for problem in self._problems([]):
-            self._choose_for_published(problem, early_s)
+            self._choose_for_published(problem, early_s, OFFLOAD.near_order_factor)
         self.plans.run_heat(OFFLOAD.early_heat_share, self._is_over, self._take_plan)
         base = self._search(self.space, self._plain_share(), answer.take_incumbent)
         answer.bound.note(base)
@@ -91,7 +94,7 @@ class _OffloadSearch:
         if not self._is_over() and not answer.is_infeasible(base.result):
             free = self._search(_unlimited(self.space), OFFLOAD.unlimited_share)
             answer.bound.note_unlimited(free)
-            if not self._is_plain_ahead(base.result, OFFLOAD.near_factor):
+            if not (self.plans.best() and self._is_plain_ahead(base.result, OFFLOAD.near_factor)):
                 self._search_orders(base, free)
             self._improve(base.result)
         return answer.ranking(base, is_interrupted=self.watch.stop.is_set())
@@ -177,7 +180,9 @@ class _OffloadSearch:
                 last[id(problem)] = found
                 self._choose(problem, found.schedule, found.found_by or "", until_s)
 
-    def _choose_for_published(self, problem: Problem, until_s: float) -> None:
+    def _choose_for_published(
+        self, problem: Problem, until_s: float, most_factor: float = math.inf
+    ) -> None:
         """Choose offloads of all published orders until a moment of the search.
 
         Those that themselves offload are judged as they are, too.
@@ -194,29 +199,37 @@ class _OffloadSearch:
                 if found is not None:
                     self._take_plan(problem, found)
             if without_moves(schedule).keeps_saved:
-                self._choose(problem, schedule, name, until_s)
+                self._choose(problem, schedule, name, until_s, most_factor)
 
-    def _choose(self, problem: Problem, schedule: Schedule, name: str, until_s: float) -> None:
+    def _choose(
+        self,
+        problem: Problem,
+        schedule: Schedule,
+        name: str,
+        until_s: float,
+        most_factor: float = math.inf,
+    ) -> None:
         """Choose the offloads of an order, if that was not done before.
 
         Plans that would be far behind the best one are given up, and all at a moment of the search.
+
+        Args:
+            most_factor: gives up plans that take more than this multiple of the order's value
+                without limits.
         """
         order = without_moves(schedule)
         key = (*problem_key(problem), order.programs, order.buffering)
-        if key in self._tried:
+        best_us = self.answer.value_us
+        limits = math.inf if best_us is None else OFFLOAD.near_factor * best_us, most_factor
+        tried = self._tried.get(key)
+        if tried is not None and all(map(le, limits, tried)):
             return
-        self._tried.add(key)
+        self._tried[key] = limits
         if self.options.deterministic:
             ops = OFFLOAD.choice_counts_as * problem.num_ops
             self.clock.grant(ops / OFFLOAD.ops_per_s)
-        best_us = self.answer.value_us
-        found = with_offloads(
-            problem,
-            order,
-            f"{name}, {CHOSEN}",
-            most_us=float("inf") if best_us is None else OFFLOAD.near_factor * best_us,
-            should_stop=partial(self._is_late, until_s),
-        )
+        is_late = partial(self._is_late, until_s)
+        found = with_offloads(problem, order, f"{name}, {CHOSEN}", *limits, should_stop=is_late)
         if found is None:
             return
         self._take_plan(problem, found)
@@ -235,7 +248,7 @@ class _OffloadSearch:
 
     def _is_plain_ahead(self, base: Result, factor: float) -> bool:
         """Return True if all plans with offloads take longer than a multiple of the one without."""
-        best = next(iter(self.plans.best()), None)
+        best = next((one for one in self.plans.best() if one.found.schedule.offloads), None)
         if base.schedule is None or base.value_us is None or base.schedule.offloads:
             return False
         return best is None or factor * base.value_us < best.found.value_us

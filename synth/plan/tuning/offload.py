@@ -34,6 +34,8 @@ class OffloadTuning:
     orders_share: float = 0.3
     # Multiple of the best value above which a plan is not worth more time.
     near_factor: float = 1.15
+    # The same as a multiple of an order's value without limits, before any search.
+    near_order_factor: float = 1.5
     # Placements and partitions whose orders are searched, and plans that annealing begins from.
     few_problems: int = 3
     few_plans: int = 3
