@@ -8,8 +8,8 @@
    slower, and its order is one without limits.
 4. Orders in which a part of what F saves counts as away (`thinned`), on the best few placements and
    partitions. Each gets its offloads, as does every published schedule there.
-5. Annealing of the best of these. Where the search without offloads is far ahead, it goes on
-   instead after step 3.
+5. Annealing of the best of these, also of the plan without offloads. Where that leads, its search
+   goes on for half of the time; where it is far ahead, step 4 is left out.
 
 So the answer is no worse than any published schedule that offloads and was evaluated.
 """
@@ -90,11 +90,11 @@ class _OffloadSearch:
         self.plans.run_heat(OFFLOAD.early_heat_share, self._is_over, self._take_plan)
         base = self._search(self.space, self._plain_share(), answer.take_incumbent)
         answer.bound.note(base)
-        answer.take(base.result)
+        self._take_plain(base.result)
         if not self._is_over() and not answer.is_infeasible(base.result):
             free = self._search(_unlimited(self.space), OFFLOAD.unlimited_share)
             answer.bound.note_unlimited(free)
-            if not (self.plans.best() and self._is_plain_ahead(base.result, OFFLOAD.near_factor)):
+            if (self._lead_of_plain(base.result) or 0) <= OFFLOAD.near_factor:
                 self._search_orders(base, free)
             self._improve(base.result)
         return answer.ranking(base, is_interrupted=self.watch.stop.is_set())
@@ -241,30 +241,40 @@ class _OffloadSearch:
         return self.clock.is_over() or self.clock.left_s(until_s) <= 0
 
     def _improve(self, base: Result) -> None:
-        """Spend the rest of the time on the best plans, or go on without offloads if that leads."""
-        if self._is_plain_ahead(base, 1.0) and not self._is_over():
-            self._go_on(base)  # if it ends early, the plans have the rest
+        """Spend the rest of the time on the best plans, a part without offloads if that leads."""
+        lead = self._lead_of_plain(base)
+        if (lead is None or lead > 1) and base.schedule is not None and not self._is_over():
+            self._go_on(base, OFFLOAD.going_on_share)
         self.plans.run(self._is_over, self._take_plan)
 
-    def _is_plain_ahead(self, base: Result, factor: float) -> bool:
-        """Return True if all plans with offloads take longer than a multiple of the one without."""
+    def _lead_of_plain(self, base: Result) -> float | None:
+        """Return the best value with offloads by that without; None if either is unknown."""
         best = next((one for one in self.plans.best() if one.found.schedule.offloads), None)
-        if base.schedule is None or base.value_us is None or base.schedule.offloads:
-            return False
-        return best is None or factor * base.value_us < best.found.value_us
+        if best is None or base.value_us is None:
+            return None
+        return best.found.value_us / base.value_us
 
-    def _go_on(self, base: Result) -> None:
+    def _go_on(self, base: Result, share: float) -> None:
         """Continue the search without offloads from its best schedule."""
         name, _, choice, *_ = self.space.all_candidates[0]
-        options = replace(self.options, time_limit_s=self.clock.left_s()).going_on_from(base)
+        part_s = share * self.clock.left_s()
+        options = replace(self.options, time_limit_s=part_s).going_on_from(base)
         self.clock.grant(options.time_limit_s)
         one = OneCandidate(Candidate(name, base.problem, choice))
         found = one.search(options, SearchWatch(self.answer.take_incumbent, self.watch.stop))
-        self.answer.take(found.result)
+        self._take_plain(found.result)
 
     def _is_over(self) -> bool:
         """Return True if the time is over, or a bound proves the best answer good enough."""
         return self.clock.is_over() or self.answer.is_good_enough
+
+    def _take_plain(self, result: Result) -> None:
+        """Take a result of a search without offloads, from which annealing may begin, too."""
+        self.answer.take(result)
+        if result.schedule is not None:
+            found = evaluate(result.problem, result.schedule, result.found_by or "")
+            if found is not None:
+                self.plans.add(result.problem, found)
 
     def _take_plan(self, problem: Problem, found: EvaluatedSchedule) -> None:
         self.plans.add(problem, found)

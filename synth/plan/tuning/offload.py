@@ -32,6 +32,8 @@ class OffloadTuning:
     hopeless_share: float = 0.05
     unlimited_share: float = 0.12
     orders_share: float = 0.3
+    # Share of the remaining time in which the search without offloads goes on if it leads.
+    going_on_share: float = 0.5
     # Multiple of the best value above which a plan is not worth more time.
     near_factor: float = 1.15
     # The same as a multiple of an order's value without limits, before any search.
