@@ -9,7 +9,7 @@ from synth.options.defaults import FOR_ALL, SolveChoices
 from synth.options.recompute import read_recompute
 from synth.options.values import AUTO, EVEN, STEADY, Hint, Partition, Target, word
 from synth.plan.choose.candidates import Candidate, placements_to_try
-from synth.plan.offload.offload_space import finer_placements
+from synth.plan.offload.offload_space import finer_placements, may_offload
 from synth.plan.partition.unequal_ranks import name_in_order
 from synth.plan.problem_arguments import ProblemArguments
 from synth.plan.recompute.choice import why_infeasible
@@ -88,21 +88,20 @@ def read_candidates(
         raise SynthError(_why_none(chosen, refusals))
     # Refusals of placements that were not named are not reported.
     told = refusals if chosen.placement_is_given else {}
-    finer = _finer(asked, num_ranks, deadline) if _is_auto(chosen.placement) else ()
+    is_of_all = _is_auto(chosen.placement) and may_offload(found[0].problem, asked.allowed)
+    finer = _finer(asked, num_ranks, deadline) if is_of_all else ()
     return Candidates(tuple(found), told, _left_out(asked, left_out), finer)
 
 
 def _finer(asked: ProblemArguments, num_ranks: int, deadline: Deadline) -> tuple[Candidate, ...]:
-    """Return candidates on finer placements where offloads may be chosen, while there is time."""
-    has_host, found = asked.profile.links.host is not None, []
-    is_late = deadline.for_partitions()
-    if asked.allowed.offloads and has_host and asked.caps_bytes is not None:
-        for name, where in finer_placements(num_ranks, len(asked.profile.layers)).items():
-            if is_late():
-                break
-            with suppress(SynthError):
-                _check_sizes(asked.partition, where)
-                found.append(Candidate(name, asked.on(where, is_late)))
+    """Return candidates on finer placements, while there is time."""
+    is_late, found = deadline.for_partitions(), []
+    for name, where in finer_placements(num_ranks, len(asked.profile.layers)).items():
+        if is_late():
+            break
+        with suppress(SynthError):
+            _check_sizes(asked.partition, where)
+            found.append(Candidate(name, asked.on(where, is_late)))
     return tuple(found)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from synth.errors import SynthError
 from synth.plan.choose.candidates import Candidate, Partitioning, placements_to_try
 from synth.plan.comparison import Question, SearchRequest
-from synth.plan.offload.offload_space import finer_placements, with_offloads_if_asked
+from synth.plan.offload.offload_space import finer_placements, may_offload, with_offloads_if_asked
 from synth.plan.partition.unequal_ranks import name_in_order
 from synth.plan.problem_arguments import Partition, ProblemArguments
 from synth.plan.recompute.choice import Choice
@@ -75,7 +75,8 @@ class ComparedSpaces:
             return with_offloads_if_asked(alone, asked.allowed)
         candidates = tuple(self._candidates(search))
         several = Placements(candidates, asked.profile, asked.partitioning)
-        finer = self._finer() if search.placement is None and asked.allowed.offloads else ()
+        is_of_all = search.placement is None and may_offload(several.problem, asked.allowed)
+        finer = self._finer() if is_of_all else ()
         return with_offloads_if_asked(several, asked.allowed, finer)
 
     def _weight_passing(self, movement: WeightMovement) -> tuple[WeightPassingCandidate, ...]:

@@ -10,6 +10,7 @@ from synth.plan.search_space import OneCandidate, Placements, SearchSpace
 from synth.schedule.model import Placement
 from synth.schedule.placements import looped
 from synth.solver.options import SolveOptions
+from synth.solver.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,15 @@ def with_offloads_if_asked(
         allowed: says whether they are asked for.
         finer: see `WithOffloads`.
     """
-    problem = space.problem
-    has_use = problem.caps_bytes is not None and problem.costs.links.host is not None
-    if isinstance(space, OneCandidate | Placements) and allowed.offloads and has_use:
+    if isinstance(space, OneCandidate | Placements) and may_offload(space.problem, allowed):
         return WithOffloads(space, tuple(finer))
     return space
+
+
+def may_offload(problem: Problem, allowed: Allowed) -> bool:
+    """Return True if offloads to the host are asked for, and are of use."""
+    has_use = problem.caps_bytes is not None and problem.costs.links.host is not None
+    return allowed.offloads and has_use
 
 
 def finer_placements(num_ranks: int, num_layers: int) -> dict[str, Placement]:

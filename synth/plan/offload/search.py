@@ -246,6 +246,8 @@ class _OffloadSearch:
         if (lead is None or lead > 1) and base.schedule is not None and not self._is_over():
             self._go_on(base, OFFLOAD.going_on_share)
         self.plans.run(self._is_over, self._take_plan)
+        if base.schedule is not None and not self._is_over():  # annealing is not compiled yet
+            self._go_on(base, 1.0)
 
     def _lead_of_plain(self, base: Result) -> float | None:
         """Return the best value with offloads by that without; None if either is unknown."""
