@@ -96,7 +96,7 @@ def problem_of(name: str, where: str, bandwidth: float, limit_gb: float) -> Prob
     return arguments_of(name, bandwidth, limit_gb).on(placement(where, _NUM_RANKS))
 
 
-def spaces_of(name: str, where: str, bandwidth: float, limit_gb: float) -> WithOffloads:
+def space_of(name: str, where: str, bandwidth: float, limit_gb: float) -> WithOffloads:
     """The search on a placement in its even partition, or on all that are tried by default, whose
     partitions are searched."""
     asked = arguments_of(name, bandwidth, limit_gb)
@@ -157,7 +157,7 @@ def best_pipeoffload_us(problem: Problem) -> int | None:
 def run(case: tuple[str, str, float, float], seconds: float, seed: int) -> Row:
     """Solve a problem without offloads and with them."""
     name, where, bandwidth, limit_gb = case
-    space = spaces_of(*case)
+    space = space_of(*case)
     options = SolveOptions(time_limit_s=seconds, workers=1, seed=seed)
     watch = SearchWatch(None, threading.Event())
     with in_processor_time():

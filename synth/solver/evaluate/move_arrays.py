@@ -65,7 +65,7 @@ class BestMoves(NamedTuple):
     @classmethod
     def of(cls, moves: MoveArrays) -> "BestMoves":
         """Copy the moves of now."""
-        return cls(*(array.copy() for array in (moves[0], moves[1], moves[2], moves[3])))
+        return cls(*(getattr(moves, name).copy() for name in cls._fields))
 
 
 def move_arrays(table: OpTable, schedule: Schedule) -> MoveArrays:
@@ -80,22 +80,21 @@ def move_arrays(table: OpTable, schedule: Schedule) -> MoveArrays:
         if costs.links.host is not None:
             both_us = costs.transfer_us(size, rank, HOST), costs.transfer_us(size, HOST, rank)
         cells[copy * count : (copy + 1) * count, MOVED_BYTES:] = (size, *both_us)
-    most = max(
-        len([copy for copy in table.copy_ranks if copy == rank]) for rank in range(num_ranks)
-    )
+    most = max(map(table.copy_ranks.count, range(num_ranks)))
     outs, backs = (np.full((num_ranks, most * count), NONE, np.int64) for _ in range(2))
     counts = np.zeros(num_ranks, np.int64)
     for rank, program in enumerate(schedule.programs):
-        place, given = 0, ([], [])  # type: tuple[int, tuple[list[int], list[int]]]
+        place = 0
+        listed: dict[int, list[int]] = {OUT: [], BACK: []}
         for op in program:
             if op.kind not in MOVES:
                 place += 1
                 continue
             cell, column = cell_of(table, op), BACK if op.kind == OpKind.RELOAD else OUT
             cells[cell, column] = place
-            given[column].append(cell)
-        counts[rank] = len(given[OUT])
-        outs[rank, : counts[rank]], backs[rank, : counts[rank]] = given
+            listed[column].append(cell)
+        counts[rank] = len(listed[OUT])
+        outs[rank, : counts[rank]], backs[rank, : counts[rank]] = listed[OUT], listed[BACK]
     return MoveArrays(
         counts,
         outs,
