@@ -44,12 +44,19 @@ class BestAnswer:
         return None if self.best is None else self.best.value_us
 
     @property
+    def bound_us(self) -> int | None:
+        """The bound of the best answer; None if no schedule is known."""
+        if self.best is None or self.value_us is None:
+            return None
+        return min(self.value_us, self.bound.of(self.best.problem, self.best.schedule).bound_us)
+
+    @property
     def is_good_enough(self) -> bool:
         """True if a bound proves that no schedule is better by more than the gap."""
-        if self.best is None or self.value_us is None:
+        value_us, bound_us = self.value_us, self.bound_us
+        if value_us is None or bound_us is None:
             return False
-        bound_us = self.bound.of(self.best.problem, self.best.schedule).bound_us
-        return relative_gap(self.value_us, min(self.value_us, bound_us)) <= self.gap
+        return relative_gap(value_us, bound_us) <= self.gap
 
     def take_incumbent(self, incumbent: Incumbent) -> None:
         """Take a schedule of a search in progress."""

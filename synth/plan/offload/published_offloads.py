@@ -17,9 +17,7 @@ from synth.plan.published.family_searches import FamilySearches
 from synth.plan.published.order_scores import Judge
 from synth.plan.search_space import OneCandidate, Placements
 from synth.plan.tuning import JUDGING, OFFLOAD
-from synth.schedule.model import Schedule
 from synth.search.clock import Clock
-from synth.search.outcome import rank_key
 from synth.solver.evaluate.evaluate import EvaluatedSchedule, evaluate
 from synth.solver.problem import Problem
 
@@ -27,15 +25,15 @@ OnFound = Callable[[Problem, EvaluatedSchedule], None]
 
 
 class PublishedOffload(NamedTuple):
-    """A family's schedule on a candidate, in its partition; `value_us` is None if it is too large.
+    """A family's schedule on a candidate, in its partition.
 
-    `schedule` is on the costs of the candidate's partition.
+    `excess_bytes` is the most by which a rank exceeds its limit.
     """
 
     name: str
     candidate: Candidate
-    schedule: Schedule
-    value_us: int | None
+    excess_bytes: int
+    value_us: int
 
 
 class PublishedOffloads:
@@ -98,18 +96,23 @@ class PublishedOffloads:
             )
         except SynthError:
             return  # its definition does not admit the numbers
-        found = None
-        if problem.admits(schedule):
-            found = evaluate(problem, schedule, name)
-        value_us = None if found is None else found.value_us
-        self.judged.append(PublishedOffload(name, candidate, schedule, value_us))
-        if found is not None:
+        found = evaluate(replace(problem, caps_bytes=None), schedule, name)
+        if found is None or not problem.admits(schedule):
+            return
+        excess = Judge(problem.objective, problem.caps_bytes).excess_bytes(found.peak_bytes)
+        self.judged.append(PublishedOffload(name, candidate, excess, found.value_us))
+        if not excess:
             self._take(problem, found)
 
-    def search_cuts(self, until_s: float) -> None:
-        """Search for the best cuts, the fastest schedules first, until a moment of the search.
+    def search_cuts(self, until_s: float, until_one_s: float) -> None:
+        """Search for the best cuts until a moment of the search, a few in any case.
 
-        A few are judged in any case. The cut of a single candidate may be given.
+        The fastest schedules that fit come first, then those that are the least too large. The cut
+        of a single candidate may be given.
+
+        Args:
+            until_s: the moment.
+            until_one_s: the moment as long as none fits.
         """
         space, problem = self.space, self.space.problem
         profile, partitioning = space.profile, Partitioning.EVEN
@@ -117,28 +120,28 @@ class PublishedOffloads:
             partitioning = space.partitioning
         if profile is None or partitioning == Partitioning.GIVEN:
             return
+
+        def is_late() -> bool:
+            end_s = until_one_s if self.best_us is None else until_s
+            return self.clock.stop.is_set() or self.clock.left_s(end_s) <= 0
+
         searches = FamilySearches(
             profile,
             problem.num_micro_batches,
             Judge(problem.objective, problem.caps_bytes),
-            lambda: self.clock.stop.is_set() or self.clock.left_s(until_s) <= 0,
+            is_late,
             is_free=partitioning == Partitioning.SEARCHED,
             goes_on=lambda ops: ops <= JUDGING.first_ops and not self.clock.stop.is_set(),
         )
         for one in self._by_value():
-            is_late = self.clock.stop.is_set() or self.clock.left_s(until_s) <= 0
-            if is_late and not searches.goes_on(searches.num_ops):
+            if is_late() and not searches.goes_on(searches.num_ops):
                 return
             self._search_cut(one, searches)
 
     def _by_value(self) -> Iterator[PublishedOffload]:
-        """Yield the schedules as they are by value, but for those far above the best."""
-        ranked = sorted(self.judged, key=lambda one: rank_key(one.value_us))
-        for one in ranked:
-            is_far = self.best_us is not None and (one.value_us or 0) > (
-                OFFLOAD.near_factor * self.best_us
-            )
-            if not is_far:
+        """Yield the schedules as they are by excess and value, but for those far above the best."""
+        for one in sorted(self.judged, key=lambda one: (one.excess_bytes, one.value_us)):
+            if self.best_us is None or one.value_us <= OFFLOAD.near_factor * self.best_us:
                 yield one
 
     def _search_cut(self, one: PublishedOffload, searches: FamilySearches) -> None:

@@ -83,7 +83,8 @@ class _OffloadSearch:
         clock, answer = self.clock, self.answer
         published = PublishedOffloads(self.space, self.candidates, clock, self._take_plan)
         published.judge(clock.moment_s(OFFLOAD.judging_share))
-        published.search_cuts(clock.moment_s(OFFLOAD.cuts_share))
+        shares = OFFLOAD.cuts_share, OFFLOAD.first_cuts_share
+        published.search_cuts(*map(clock.moment_s, shares))
         early_s = clock.moment_s(OFFLOAD.early_share)
         for problem in self._problems([]):
             self._choose_for_published(problem, early_s, OFFLOAD.near_order_factor)
@@ -114,10 +115,10 @@ class _OffloadSearch:
         return space.search(options, SearchWatch(listener, self.watch.stop))
 
     def _plain_share(self) -> float:
-        """Return the share of the search without offloads."""
-        value_us = self.answer.value_us
-        if value_us is None:
-            return OFFLOAD.without_share
+        """Return the share of the search without offloads, the larger the less others promise."""
+        value_us, least_us = self.answer.value_us, self.answer.bound_us
+        if value_us is None or least_us is None or value_us > OFFLOAD.far_factor * least_us:
+            return OFFLOAD.without_good_plan_share
         can_win = any(
             one.choice != () or bound_us(one.problem, ()) < value_us
             for one in self.space.all_candidates

@@ -20,18 +20,22 @@ class OffloadTuning:
     most_away: float = 0.9
     # Ops of published schedules that offload that are judged in any case.
     first_ops: int = 50_000
-    # Shares of the remaining time: for published schedules that offload; for their best cuts; for
-    # the offloads of published orders there; for annealing of these; for the search without
-    # offloads; for the same where bounds show that it cannot win; for that without limits; and for
-    # orders. Annealing has the rest.
+    # Shares of the remaining time: for published schedules that offload; for their best cuts, and
+    # the same as long as none fits; for the offloads of published orders there; for annealing of
+    # these; for the search without offloads, the same as long as plans with them are beyond a
+    # multiple of the bound, and where bounds show that it cannot win; for that without limits; and
+    # for orders. Annealing has the rest.
     judging_share: float = 0.2
     cuts_share: float = 0.15
+    first_cuts_share: float = 0.4
     early_share: float = 0.15
     early_heat_share: float = 0.2
     without_share: float = 0.35
+    far_factor: float = 1.8
+    without_good_plan_share: float = 0.7
     hopeless_share: float = 0.05
     unlimited_share: float = 0.12
-    orders_share: float = 0.3
+    orders_share: float = 0.2
     # Share of the remaining time in which the search without offloads goes on if it leads.
     going_on_share: float = 0.5
     # Multiple of the best value above which a plan is not worth more time.
