@@ -216,6 +216,18 @@ def test_a_stop_ends_the_search_before_further_orders_get_their_offloads(
     assert result.stopped_by in (StoppedBy.INTERRUPT, StoppedBy.TIME_LIMIT)
 
 
+def test_a_search_that_counts_its_effort_repeats() -> None:
+    options = replace(OPTIONS, time_limit_s=0.5)
+    first, second = (searched(four_ranks(60), options) for _ in range(2))
+    assert first.schedule == second.schedule and first.schedule is not None
+    assert (first.found_by or "").endswith("annealed")
+
+
+def test_of_equal_plans_the_one_that_moves_nothing_is_the_answer() -> None:
+    result = searched(four_ranks(1000), replace(OPTIONS, time_limit_s=0.5))
+    assert result.schedule is not None and not result.schedule.offloads
+
+
 def test_an_order_that_would_be_far_behind_is_given_up() -> None:
     problem = four_ranks(60)
     order = generate("1f1b", 4, 8, costs=problem.costs)
