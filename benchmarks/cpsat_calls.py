@@ -35,7 +35,7 @@ from synth.solver.cpsat import worker_pool
 from synth.solver.cpsat.model import ExactModel
 from synth.solver.cpsat.parameters import mind_orders, quiet
 from synth.solver.cpsat.restarting_call import ask
-from synth.solver.improve.list_scheduling import search
+from synth.solver.improve.list_scheduling import Builder, search
 from synth.solver.improve.lns.window_model import Window, required_by
 from synth.solver.instance.earliest_start import EarliestStart
 from synth.solver.instance.event_graph import Graph
@@ -77,7 +77,7 @@ class Windows:
         problem = problems.problem(16, 64, 0.75)
         instance = relaxed_memory(problem)
         graph, self._ranks = Graph(instance), range(instance.num_ranks)
-        draft, _ = search(instance, problem.objective, _DRAFT_OPS, 0, lambda: False)[0]
+        draft, *_ = search(Builder(instance, problem.objective), _DRAFT_OPS, 0)
         orders = [graph.numbered(order)[0] for order in draft.orders]
         self._placed = EarliestStart(graph, problem.objective, orders)
         self._tails = list(tails_of(self._placed, problem.objective))

@@ -88,6 +88,11 @@ class SearchSetting:
         return self.without >= {Part.MODULO, Part.WINDOWS}
 
     @property
+    def is_modulo_alone(self) -> bool:
+        """True if only modulo scheduling improves on the schedule that is given."""
+        return self.without >= frozenset(Part) - {Part.MODULO}
+
+    @property
     def waits_for_first_bounds(self) -> bool:
         """True if bounds of one rank come before the search; else they begin in the background."""
         return self.is_small or not self.proves_in_background

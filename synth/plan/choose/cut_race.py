@@ -12,6 +12,7 @@ Several placements begin with more cuts, a few of each placement. There a cut wh
 below its value comes first: annealing has much to gain.
 Where recomputation is to be chosen, the best order gets a better choice after each heat, too.
 The heats take equally long: it is successive halving (Jamieson and Talwalkar, AISTATS 2016).
+Where even a first round of annealing would take longer than a heat, building blocks get the time.
 """
 
 import math
@@ -24,16 +25,17 @@ from synth.plan.choose.candidates import Trial
 from synth.plan.choose.standings import Standings
 from synth.plan.recompute.attempts import ChoiceKey
 from synth.plan.recompute.choice_moves import moved_within
-from synth.plan.recompute.given_stages import with_r
+from synth.plan.recompute.given_stages import solve_recomputing, with_r
 from synth.plan.recompute.stages import recomputed, without_recompute
 from synth.plan.tuning import CUT_RACE
 from synth.search.clock import Clock
 from synth.search.outcome import rank_key
-from synth.solver.improve.annealing import Annealing
+from synth.solver.improve.annealing import Annealing, first_round_s
 from synth.solver.improve.compiled_kernels import are_usable
 from synth.solver.options import Part, SolveOptions
 from synth.solver.result import judged_result
 from synth.solver.tuning import ANNEALING
+from synth.solver.watch import SolveWatch
 
 
 class CutRace:
@@ -83,8 +85,12 @@ class CutRace:
             tell: called with a trial that has a better schedule.
             move_cuts: called after each heat; it may add a trial on another cut.
         """
-        self.options.report_part(Part.ANNEALING)
         heats = CUT_RACE.heats_of_several if self.race.has_placements else CUT_RACE.heats
+        problem = self.race.candidates[0].problem
+        if first_round_s(problem.num_ops) > self.clock.left_s(until_s) / len(heats):
+            self._place_blocks(until_s, tell)
+            return
+        self.options.report_part(Part.ANNEALING)
         for place, most in enumerate(heats):
             num_left = len(heats) - place
             end_s = until_s - (num_left - 1) / num_left * self.clock.left_s(until_s)
@@ -93,6 +99,26 @@ class CutRace:
                     self._anneal(trial, seconds, tell, is_last=num_left == 1)
             move_cuts()
             self._move_choice(tell)
+
+    def _place_blocks(self, until_s: float, tell: Callable[[Trial], None]) -> None:
+        """Improve some cuts by building blocks, whose effort does not depend on micro-batches."""
+        near = self._near(CUT_RACE.cuts_of_blocks)
+        able = [one for one in near if any(len(held) > 1 for held in one.problem.placement.held)]
+        for trial, seconds in self.clock.shared(able, until_s):
+            if self.clock.stop.is_set() or seconds <= 0 or trial.found is None:
+                return
+            self.clock.grant(seconds)
+            options = replace(
+                self.options.going_on_from(trial.found),
+                time_limit_s=seconds,
+                without=frozenset(Part) - {Part.MODULO},
+            )
+            stages = tuple(recomputed(trial.found.schedule)) if trial.found.schedule else ()
+            watch = SolveWatch(stop=self.clock.stop)
+            found = solve_recomputing(trial.problem, stages, options, watch)
+            if rank_key(found.value_us) < rank_key(trial.value_us):
+                trial.take(found)
+                tell(trial)
 
     def _near(self, most: int) -> Sequence[Trial]:
         """Return the best trials, or of several placements those of most hope, some of each."""

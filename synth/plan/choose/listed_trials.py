@@ -24,23 +24,30 @@ from synth.plan.tuning import LISTED_TRIALS
 from synth.profile import Profile
 from synth.schedule.model import SMALLEST_BUFFERING
 from synth.solver.evaluate.evaluate import BUFFERINGS, evaluate_order
-from synth.solver.improve import list_scheduling
 from synth.solver.improve.compiled_lists import CompiledBuilder
+from synth.solver.improve.list_builders import list_builder
+from synth.solver.improve.list_scheduling import Built, ListBuilder, search
 from synth.solver.improve.priority_rules import variants
 from synth.solver.improve.uniform_intervals import at_uniform_intervals
 from synth.solver.infeasibility import may_fit
-from synth.solver.instance.instance import Instance
 from synth.solver.instance.memory_models import safe_memory
-from synth.solver.instance.timing import ScoredOrders
 from synth.solver.result import judged_result
-from synth.solver.tuning import UNIFORM_INTERVALS
 
 
 class ListedTrials:
-    """Makes trials with list schedules, at most one for each placement."""
+    """Makes trials with list schedules, at most one for each placement.
 
-    def __init__(self, profile: Profile, race: Standings, cuts: CutsOf) -> None:
-        self.profile, self.race, self.cuts = profile, race, cuts
+    Args:
+        profile: of the layers.
+        race: of the trials.
+        cuts: gives the cuts that are tried on a placement.
+        waits: wait for code that is being compiled.
+    """
+
+    def __init__(
+        self, profile: Profile, race: Standings, cuts: CutsOf, *, waits: bool = False
+    ) -> None:
+        self.profile, self.race, self.cuts, self._waits = profile, race, cuts, waits
 
     def all(
         self, should_stop: Callable[[], bool], charge: Callable[[int], None]
@@ -182,12 +189,16 @@ class ListedTrials:
         problem = trial.problem
         instance = safe_memory(problem, SMALLEST_BUFFERING)
         effort = LISTED_TRIALS.rules * instance.num_ops
-        found = list_scheduling.search(instance, problem.objective, effort, 0, should_stop)
-        plain = list_scheduling.Builder(instance, problem.objective, should_stop)
-        most_ops = UNIFORM_INTERVALS.most_ops
-        uniform = at_uniform_intervals(instance, plain.build, most_ops, should_stop)
-        best = sorted([*(orders for orders, _ in found), *uniform], key=lambda one: one.value_us)
-        self._take(trial, instance, best[: LISTED_TRIALS.evaluated], should_stop)
+        builder = list_builder(
+            instance,
+            problem.objective,
+            waits=self._waits,
+            should_stop=should_stop,
+            must_stop=should_stop,
+        )
+        found = search(builder, effort, 0, should_stop)
+        found += at_uniform_intervals(builder, should_stop)
+        self._take(trial, builder, found, should_stop)
 
     def _list_of_several(self, trial: Trial, should_stop: Callable[[], bool]) -> None:
         """Do the same where ranks hold several stages, by the rules that are best there.
@@ -203,21 +214,22 @@ class ListedTrials:
         if self.race.has_placements:
             far = LISTED_TRIALS.far_factor_of_several
         far_us = far * (self.race.best_us or math.inf)
-        found = builder.best(chosen, LISTED_TRIALS.evaluated)
-        found += builder.best_at_uniform_intervals(LISTED_TRIALS.evaluated, should_stop)
-        best = sorted(found, key=lambda one: one.value_us)
-        self._take(trial, instance, [one for one in best if one.value_us < far_us], should_stop)
+        found = [one for one in map(builder.build, chosen) if one is not None]
+        found += at_uniform_intervals(builder, should_stop)
+        near = [one for one in found if one.value_us < far_us]
+        self._take(trial, builder, near, should_stop)
 
     def _take(
         self,
         trial: Trial,
-        instance: Instance,
-        found: Sequence[ScoredOrders],
+        builder: ListBuilder[Built],
+        found: Sequence[Built],
         should_stop: Callable[[], bool],
     ) -> None:
-        """Set the first of some orders that fits as the result of a trial."""
-        for orders in found:
-            programs, least_us = orders.programs(instance), orders.value_us
+        """Set the first of the best orders that fits as the result of a trial."""
+        best = sorted(found, key=lambda one: one.value_us)[: LISTED_TRIALS.evaluated]
+        for orders in map(builder.scored, best):
+            programs, least_us = orders.programs(builder.instance), orders.value_us
             schedule = evaluate_order(
                 trial.problem, programs, "list scheduling", least_us, should_stop
             )

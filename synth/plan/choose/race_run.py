@@ -108,7 +108,7 @@ class _RaceRun:
         cuts = self.published.searches.cuts
         self.partitions = PartitionTrials(profile, options, self.race, self.clock, cuts)
         self.cuts = CutTrials(profile, self.race, cuts)
-        self.listed = ListedTrials(profile, self.race, cuts)
+        self.listed = ListedTrials(profile, self.race, cuts, waits=options.deterministic)
         self.cut_race = CutRace(self.race, options, self.clock)
         self.cuts_may_move = partitioning == Partitioning.SEARCHED
         self.late_ops = 0  # judged after the time for it was over
@@ -435,7 +435,9 @@ class _RaceRun:
             return
         self.clock.grant(limit_s)
         options = replace(self.options, time_limit_s=limit_s, hint=None)
-        is_known = self.race.best_us is not None and limit_s < RACE.least_for_families_s
+        is_known = self.race.best_us is not None and limit_s < max(
+            RACE.least_for_families_s, RACE.families_s_per_op * trial.problem.num_ops
+        )
         if trial.is_judged or is_known:
             options = replace(options, without=options.without | {Part.FAMILIES})
         start = trial.found or self.race.best_of(trial.name)

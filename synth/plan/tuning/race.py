@@ -24,8 +24,10 @@ class RaceTuning:
     least_share_of_limit: float = 0.02
     # Least time of a trial of the first round, in seconds per op of the first candidate.
     trial_s_per_op: float = 200e-6
-    # Shorter trials skip the published schedules if there is a schedule already.
+    # Shorter trials skip the published schedules if there is a schedule already; the second value
+    # is for each op.
     least_for_families_s: float = 2.0
+    families_s_per_op: float = 1e-3
     # Share of the remaining time for the best partitions of published schedules, and ops that are
     # simulated for them even if it is over.
     published_cuts_share_of_left: float = 0.2
@@ -74,7 +76,7 @@ class ListedTrialTuning:
     # Rules on each cut before annealing, by their places among the variants: those with the limits
     # of round trips. Orders that are evaluated, until one fits.
     rules_of_several: tuple[int, ...] = (4, 5, 16, 17, 52, 53, 106, 107)
-    evaluated: int = 3
+    evaluated: int = 6
     # Multiple of the best value from which an order there is not worth its evaluation.
     far_factor: float = 1.25
     # Ops placed per second as a deterministic search counts them.
@@ -99,6 +101,8 @@ class CutRaceTuning:
 
     # Share of the remaining time.
     share_of_left: float = 0.5
+    # Cuts that get building blocks where there is no time for heats.
+    cuts_of_blocks: int = 4
     # Cuts in each heat.
     heats: tuple[int, ...] = (8, 4, 2)
     # The same of several placements, and the share of them that one placement may have.

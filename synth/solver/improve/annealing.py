@@ -49,6 +49,11 @@ class _Start(NamedTuple):
     schedule: Schedule
 
 
+def first_round_s(num_ops: int) -> float:
+    """Return the seconds of the first round of annealing, about."""
+    return ANNEALING.moves_per_op * num_ops**2 / ANNEALING.units_per_s
+
+
 class Annealing:
     """The best order known with each buffering, and the rounds that improve them.
 

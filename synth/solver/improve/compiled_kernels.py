@@ -49,6 +49,6 @@ def compile_kernels() -> None:
     found = Walk(OpTable(problem), serial_schedule(problem), [None, None], [True, True])
     found.run(100, 1.0, 1.0, np.random.default_rng(0))
     instance = relaxed_memory(problem)
-    CompiledBuilder(instance, problem.objective).best([next(variants(instance))], 1)
+    CompiledBuilder(instance, problem.objective).build(next(variants(instance)))
     next(BuildingBlocks(instance, 1, 0, lambda _: None, lambda: False).run(0, 1_000))
     kernel_files.note_compiled()

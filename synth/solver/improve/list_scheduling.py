@@ -8,7 +8,7 @@ time. It returns orders; only the exact simulation of a verified schedule gives 
 import heapq
 import random
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from synth.objective import Objective, Spans
 from synth.op_kinds import OpKind
@@ -17,7 +17,7 @@ from synth.solver.improve.priority_rules import PriorityRule, change, variants
 from synth.solver.instance.completion_reserve import CompletionReserve
 from synth.solver.instance.instance import BW, STEP, B, F, Instance, W
 from synth.solver.instance.timing import ScoredOrders
-from synth.solver.tuning import LIST_SCHEDULING
+from synth.solver.tuning import LIST_SCHEDULING, UNIFORM_INTERVALS
 
 _NEVER = 1 << 60
 
@@ -33,6 +33,38 @@ class _Option(NamedTuple):
     kind: OpKind
 
 
+class Valued(Protocol):
+    """Orders with a value."""
+
+    @property
+    def value_us(self) -> int: ...
+
+
+Built = TypeVar("Built", bound=Valued)
+
+
+class ListBuilder(Protocol[Built]):
+    """Makes list schedules of one instance, and gives their orders when they are asked for.
+
+    Attributes:
+        relative_speed: ops placed in the time in which plain Python places one.
+        most_uniform_ops: the ops of schedules at uniform intervals, together.
+    """
+
+    @property
+    def instance(self) -> Instance: ...
+
+    @property
+    def relative_speed(self) -> int: ...
+
+    @property
+    def most_uniform_ops(self) -> int: ...
+
+    def build(self, rules: Sequence[PriorityRule], interval_us: int = 0) -> Built | None: ...
+
+    def scored(self, built: Built) -> ScoredOrders: ...
+
+
 class Builder:
     """List scheduling of one instance; holds the data that all schedules share.
 
@@ -40,6 +72,9 @@ class Builder:
         objective: the objective of the scores.
         is_time_up: polled within a schedule, which then remains unfinished.
     """
+
+    relative_speed = 1
+    most_uniform_ops = UNIFORM_INTERVALS.most_ops
 
     def __init__(
         self, instance: Instance, objective: Objective, is_time_up: Callable[[], bool] = never
@@ -56,6 +91,10 @@ class Builder:
         None if the time is up, or at a dead end, to which tight or unusual memory can lead.
         """
         return _Greedy(self, rules, interval_us).run()
+
+    def scored(self, built: ScoredOrders) -> ScoredOrders:
+        """Return orders as they were built."""
+        return built
 
 
 class _Greedy:
@@ -229,55 +268,57 @@ class _Greedy:
 
 
 def search(
-    instance: Instance,
-    objective: Objective,
+    builder: ListBuilder[Built],
     max_ops: int,
     seed: int,
     should_stop: Callable[[], bool] = never,
-    is_time_up: Callable[[], bool] = never,
-) -> list[tuple[ScoredOrders, list[PriorityRule]]]:
-    """Try all variants, then change the best one copy by copy; return orders, best first.
+) -> list[Built]:
+    """Try all variants, then change the best one copy by copy; return what is built, best first.
 
     Args:
-        max_ops: the effort, in ops placed and not in time, so that the same input gives the same
-            orders.
+        max_ops: the effort, in ops that plain Python places and not in time, so that the same input
+            gives the same orders.
         should_stop: polled after each schedule.
-        is_time_up: polled within each schedule; one that is unfinished then is dropped.
     """
-    budget = max(LIST_SCHEDULING.fewest_schedules, max_ops // instance.num_ops)
-    found: list[tuple[ScoredOrders, list[PriorityRule]]] = []
-    rng, builder = random.Random(seed), Builder(instance, objective, is_time_up)
+    instance = builder.instance
+    budget = max(
+        LIST_SCHEDULING.fewest_schedules, max_ops * builder.relative_speed // instance.num_ops
+    )
+    found: list[tuple[Built, list[PriorityRule]]] = []
     starts = list(variants(instance))[: max(LIST_SCHEDULING.fewest_uniform_rules, budget // 3)]
     for rules in starts:
-        scored = builder.build(rules)
-        if scored is not None:
-            found.append((scored, rules))
+        built = builder.build(rules)
+        if built is not None:
+            found.append((built, rules))
         if should_stop():
             break
     found.sort(key=lambda pair: pair[0].value_us)
+    climbed = list[Built]()
     if found:
-        found[:0] = _climb(builder, found[0], budget - len(starts), rng, should_stop)
-    return found
+        steps, rng = budget - len(starts), random.Random(seed)
+        climbed = _climb(builder, *found[0], steps, rng, should_stop)
+    return climbed + [built for built, _ in found]
 
 
 def _climb(
-    builder: Builder,
-    best: tuple[ScoredOrders, list[PriorityRule]],
+    builder: ListBuilder[Built],
+    best: Built,
+    rules: list[PriorityRule],
     steps: int,
     rng: random.Random,
     should_stop: Callable[[], bool],
-) -> list[tuple[ScoredOrders, list[PriorityRule]]]:
-    """Keep every change of one or two rules that is not worse; return better orders, best first."""
-    improved, instance = [], builder.instance
+) -> list[Built]:
+    """Keep each change of one or two rules that is no worse; return what is better, best first."""
+    improved, instance = list[Built](), builder.instance
     for _ in range(steps):
         if should_stop():
             break
-        rules = list(best[1])
+        new = list(rules)
         for copy in rng.sample(range(len(instance)), min(len(instance), rng.choice((1, 1, 2)))):
-            rules[copy] = change(rules[copy], instance[copy].num_micro_batches, rng)
-        scored = builder.build(rules)
-        if scored is not None and scored.value_us <= best[0].value_us:
-            if scored.value_us < best[0].value_us:
-                improved.append((scored, rules))
-            best = (scored, rules)
+            new[copy] = change(new[copy], instance[copy].num_micro_batches, rng)
+        built = builder.build(new)
+        if built is not None and built.value_us <= best.value_us:
+            if built.value_us < best.value_us:
+                improved.append(built)
+            best, rules = built, new
     return improved[::-1]

@@ -9,19 +9,17 @@ from typing import ClassVar
 
 from synth.schedule.model import SMALLEST_BUFFERING, Buffering
 from synth.solver.evaluate.evaluate import BUFFERINGS
-from synth.solver.improve import list_scheduling
-from synth.solver.improve.compiled_kernels import are_usable
-from synth.solver.improve.compiled_lists import CompiledBuilder
 from synth.solver.improve.improver import SearchContext
+from synth.solver.improve.list_builders import list_builder
+from synth.solver.improve.list_scheduling import search
 from synth.solver.improve.uniform_intervals import at_uniform_intervals
 from synth.solver.infeasibility import SERIAL
 from synth.solver.instance.instance import Instance
 from synth.solver.instance.memory_models import distinct, safe_memory
-from synth.solver.instance.timing import ScoredOrders
 from synth.solver.modulo import modulo_search
 from synth.solver.options import Part
 from synth.solver.search_state import SearchState
-from synth.solver.tuning import LIST_SCHEDULING, UNIFORM_INTERVALS
+from synth.solver.tuning import LIST_SCHEDULING
 
 
 class ListSchedulingStep:
@@ -70,45 +68,33 @@ def _run(state: SearchState, max_ops: int, bufferings: Sequence[Buffering]) -> N
 
 
 def _run_in(state: SearchState, instance: Instance, max_ops: int, until_s: float) -> None:
-    """Schedule one instance until a moment since the start."""
+    """Schedule one instance until a moment since the start.
+
+    A deterministic search waits for compiled code.
+    """
     budget = state.budget
-    found = list_scheduling.search(
+
+    def should_stop() -> bool:
+        return state.poll() or budget.is_late(until_s)
+
+    builder = list_builder(
         instance,
         state.problem.objective,
-        max_ops,
-        state.options.seed,
-        lambda: state.poll() or budget.is_late(until_s),
-        partial(_must_stop, state),
+        waits=budget.is_deterministic,
+        should_stop=state.poll,
+        must_stop=partial(_must_stop, state),
     )
-    orders = [scored for scored, _ in found]
+    found = search(builder, max_ops, state.options.seed, should_stop)
     if not budget.is_late(until_s):
-        orders += _at_uniform_intervals(state, instance, until_s)
-        orders.sort(key=lambda scored: scored.value_us)
+        found += at_uniform_intervals(builder, should_stop)
+        found.sort(key=lambda one: one.value_us)
+    orders = [builder.scored(one) for one in found[: LIST_SCHEDULING.orders_evaluated]]
     if orders:
         state.pool.add(orders[0].programs(instance))
-    for scored in orders[: 1 if budget.time_is_up() else LIST_SCHEDULING.orders_evaluated]:
+    for scored in orders[: 1 if budget.time_is_up() else None]:
         if not state.improves(scored.value_us):
             break
         state.try_programs(scored.programs(instance), "list scheduling", scored.value_us)
-
-
-def _at_uniform_intervals(
-    state: SearchState, instance: Instance, until_s: float
-) -> list[ScoredOrders]:
-    """Return orders at uniform intervals, of more intervals if kernels are compiled.
-
-    A deterministic search waits for these.
-    """
-    objective = state.problem.objective
-
-    def should_stop() -> bool:
-        return state.poll() or state.budget.is_late(until_s)
-
-    if are_usable(waits=state.budget.is_deterministic, should_stop=state.poll):
-        builder = CompiledBuilder(instance, objective)
-        return builder.best_at_uniform_intervals(LIST_SCHEDULING.orders_evaluated, should_stop)
-    plain = list_scheduling.Builder(instance, objective, partial(_must_stop, state))
-    return at_uniform_intervals(instance, plain.build, UNIFORM_INTERVALS.most_ops, should_stop)
 
 
 def _must_stop(state: SearchState) -> bool:

@@ -6,6 +6,7 @@ from itertools import takewhile
 from typing import ClassVar
 
 from synth.solver.budget import Allowance
+from synth.solver.improve.annealing import first_round_s
 from synth.solver.improve.compiled_kernels import are_usable
 from synth.solver.improve.improver import SearchContext
 from synth.solver.improve.unrolling import Unrolling
@@ -24,7 +25,7 @@ class ModuloScheduling:
 
     def __init__(self, context: SearchContext) -> None:
         self.state, self.options = context.state, context.state.options
-        self.problem = self.state.problem
+        self.problem, self._is_alone = self.state.problem, context.setting.is_modulo_alone
 
     def run(self, share: float, *, is_brief: bool) -> None:
         """Search for less time per micro-batch than the incumbent takes as a whole.
@@ -75,19 +76,24 @@ class ModuloScheduling:
         waits = self.state.budget.is_deterministic
         if not is_compiled or not are_usable(waits=waits, should_stop=self.state.poll):
             return
-        share = self._share(BUILDING_BLOCKS.share_per_micro_batch, BUILDING_BLOCKS.most_share)
-        left_s, sizes = share * self.options.time_limit_s, BUILDING_BLOCKS.sizes
+        is_large = first_round_s(instance.num_ops) > self.state.budget.left_s()
+        most = BUILDING_BLOCKS.most_share_of_large if is_large else BUILDING_BLOCKS.most_share
+        share = self._share(BUILDING_BLOCKS.share_per_micro_batch, most)
+        part = self.state.budget.allow(share * self.options.time_limit_s)
         most_us *= len({copy.replica for copy in instance.copies})
-        for place, size in enumerate(sizes):
-            num_ops = len(SPLIT) * size * len(instance)
-            if num_ops > BUILDING_BLOCKS.most_ops or 2 * size > counts[0]:
-                return
-            part = self.state.budget.allow(left_s / (len(sizes) - place))
-            left_s -= part.left_s()
-            for found in self._blocks_of(instance, size, part).run(0, most_us):
-                most_us = min(most_us, found.rate)
-                yield found
-            left_s += max(0.0, part.left_s())
+        searches = [
+            self._blocks_of(instance, size, part)
+            for size in BUILDING_BLOCKS.sizes
+            if len(SPLIT) * size * len(instance) <= BUILDING_BLOCKS.most_ops
+            and 2 * size <= counts[0]
+        ]
+        for effort in BUILDING_BLOCKS.efforts:
+            for smaller, blocks in zip((None, *searches), searches, strict=False):
+                if smaller is not None:
+                    blocks.repeat(smaller)
+                for found in blocks.run(0, most_us, effort):
+                    most_us = min(most_us, found.rate)
+                    yield found
 
     def _blocks_of(self, instance: Instance, size: int, part: Allowance) -> BuildingBlocks:
         """Return the search for blocks of a size within a part of the budget."""
@@ -100,6 +106,8 @@ class ModuloScheduling:
         )
 
     def _share(self, per_micro_batch: float, most: float) -> float:
+        if self._is_alone:
+            return 1.0
         share = min(most, per_micro_batch * self.problem.num_micro_batches)
         spent_share = self.state.short_instance_share
         if spent_share == 0:

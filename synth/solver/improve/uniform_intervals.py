@@ -8,43 +8,29 @@ section 3); here every op still waits for its inputs, its rank and memory, so st
 and links slow.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterator
 
+from synth.solver.evaluate.evaluate import never
+from synth.solver.improve.list_scheduling import Built, ListBuilder
 from synth.solver.improve.priority_rules import PriorityRule
 from synth.solver.instance.instance import Instance
 from synth.solver.tuning import UNIFORM_INTERVALS
 
 
-class _Built(Protocol):
-    """Orders with a value."""
-
-    @property
-    def value_us(self) -> int: ...
-
-
-_Orders = TypeVar("_Orders", bound=_Built)
-
-
 def at_uniform_intervals(
-    instance: Instance,
-    build: Callable[[Sequence[PriorityRule], int], _Orders | None],
-    most_ops: int,
-    should_stop: Callable[[], bool],
-) -> list[_Orders]:
+    builder: ListBuilder[Built], should_stop: Callable[[], bool] = never
+) -> list[Built]:
     """Build orders at ever longer intervals, until the last micro-batch begins too late.
 
-    Without a memory limit there are none, as nothing is gained by waiting, and of instances that
-    are too large.
+    Without a memory limit there are none, as nothing is gained by waiting, and of instances with
+    more ops than the builder places for all orders.
 
     Args:
-        instance: of the orders.
-        build: builds orders by rules, at an interval in µs; None at a dead end.
-        most_ops: the ops of an instance at most; those placed by all orders are about as many, or
-            a few orders'.
+        builder: of the instance.
         should_stop: polled before each order.
     """
-    choices, found = _rules(instance), list[_Orders]()
+    instance, most_ops = builder.instance, builder.most_uniform_ops
+    choices, found = _rules(instance), list[Built]()
     is_free = all(room is None for room in instance.headroom_bytes)
     if is_free or instance.num_ops > most_ops:
         return found
@@ -55,7 +41,7 @@ def at_uniform_intervals(
         for rules in choices:
             if should_stop():
                 return found
-            if (one := build(rules, interval_us)) is not None:
+            if (one := builder.build(rules, interval_us)) is not None:
                 found.append(one)
     return found
 

@@ -8,14 +8,23 @@ at a given interval. The interval becomes shorter as long as that succeeds.
 
 import math
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from synth.solver.evaluate.block_arrays import NUMBERS_PER_MOVE, PlacedBlock, block_arrays
 from synth.solver.evaluate.compiled import block_kernel
-from synth.solver.instance.instance import F, Instance
+from synth.solver.evaluate.op_table import NONE
+from synth.solver.instance.instance import F, Instance, OpIndex
 from synth.solver.modulo.cyclic_ops import CyclicSchedule
 from synth.solver.tuning import BUILDING_BLOCKS
+
+
+class _Found(NamedTuple):
+    """A block that fits, and its interval in µs."""
+
+    block: PlacedBlock
+    interval: int
 
 
 class BuildingBlocks:
@@ -43,36 +52,79 @@ class BuildingBlocks:
         num_ops, of_rank = len(self._nodes), np.diff(self._arrays.first_held)
         self._s_per_move = BUILDING_BLOCKS.s_per_pair * num_ops * int(of_rank.max())
         self._moves_at_once = max(1, int(BUILDING_BLOCKS.look_s / self._s_per_move))
-        self._looks = max(1, BUILDING_BLOCKS.moves_per_op * num_ops // self._moves_at_once)
+        self._looks = self._least_looks = max(
+            1, BUILDING_BLOCKS.moves_per_pair * num_ops**2 // self._moves_at_once
+        )
         busy_us = np.bincount(self._arrays.rank, self._arrays.duration)
         self._least_us = int(busy_us.max())
+        self._found: _Found | None = None
         self._is_first = [
             kind == F and instance[copy].above is None for copy, (kind, _) in self._nodes
         ]
 
-    def run(self, least_us: float, most_us: float) -> Iterator[CyclicSchedule]:
+    def repeat(self, smaller: "BuildingBlocks") -> None:
+        """Begin from the shortest block of fewer micro-batches, as often as it takes for these.
+
+        Args:
+            smaller: whose size divides this one.
+        """
+        if smaller._found is None or self._rate_us <= smaller._rate_us:
+            return
+        arrays, (block, interval) = self._arrays, smaller._found
+        known = dict(zip(smaller._nodes, block.starts.tolist(), strict=True))
+        starts = np.zeros(len(self._nodes), np.int64)
+        for place, (copy, (kind, k)) in enumerate(self._nodes):
+            turn, within = divmod(k, smaller.size)
+            starts[place] = known[copy, OpIndex(kind, within)] + turn * interval
+        ready = starts[arrays.source] + arrays.duration[arrays.source] + arrays.lag
+        waits = starts - np.where(arrays.source == NONE, 0, ready)
+        block = PlacedBlock(np.arange(len(starts)), waits, starts)
+        self._found = _Found(block, interval * self.size // smaller.size)
+
+    @property
+    def _rate_us(self) -> float:
+        """The interval per micro-batch of the shortest block."""
+        return math.inf if self._found is None else self._found.interval / self.size
+
+    def run(self, least_us: float, most_us: float, effort: int = 1) -> Iterator[CyclicSchedule]:
         """Yield blocks of ever shorter intervals, each as found and made shorter.
 
-        After a try that succeeds the next step is longer, and after one that fails shorter.
+        After a try that succeeds the next step is longer, and after one that fails shorter. Where
+        this was run before, it goes on from the shortest block. The first block is at a longer
+        interval than asked for, where one is found soon: a block that fits a longer interval is
+        near one that fits this one, or not at all.
 
         Args:
             least_us: per micro-batch; nothing shorter is tried.
             most_us: per micro-batch; longer ones are of no use.
+            effort: multiple of the least number of moves for one interval.
         """
+        self._looks = effort * self._least_looks
         least = max(1, self._least_us, math.ceil(self.size * least_us))
-        shortest, step = int(self.size * most_us), BUILDING_BLOCKS.first_step
-        begin = self._at_once(shortest)
+        most, step = int(self.size * most_us), BUILDING_BLOCKS.first_step
+        begin, shortest = self._found or self._first(most)
         while step >= BUILDING_BLOCKS.least_step and shortest > least and not self._should_stop():
             interval = max(least, min(shortest - 1, round(shortest * (1 - step))))
             found = self._fitting(begin, interval)
             if found is None:
                 step /= 2
                 continue
-            yield self._schedule(found, interval)
-            compacted = self._compacted(found, interval)
-            if not np.array_equal(compacted.starts, found.starts):
-                yield self._schedule(compacted, interval)
             begin, shortest, step = found, interval, min(2 * step, BUILDING_BLOCKS.most_step)
+            self._found = _Found(begin, shortest)
+            if interval < most:
+                yield self._schedule(found, interval)
+                compacted = self._compacted(found, interval)
+                if not np.array_equal(compacted.starts, found.starts):
+                    yield self._schedule(compacted, interval)
+
+    def _first(self, most: int) -> "_Found":
+        """Return a block at a longer interval; if none is found, one that does not fit."""
+        for stretch in BUILDING_BLOCKS.first_stretches:
+            interval = round(stretch * most)
+            found = self._fitting(self._at_once(interval), interval)
+            if found is not None:
+                return _Found(found, interval)
+        return _Found(self._at_once(most), most)
 
     def _at_once(self, interval: int) -> PlacedBlock:
         """Return a block in which micro-batches begin at equal distances and nothing waits."""
@@ -85,10 +137,7 @@ class BuildingBlocks:
         return PlacedBlock(np.arange(num_ops), np.array(waits, np.int64), starts)
 
     def _fitting(self, begin: PlacedBlock, interval: int) -> PlacedBlock | None:
-        """Return a block that repeats within the limits at an interval; None if none is found.
-
-        A block that fits a longer interval is near one that fits this one, or not at all.
-        """
+        """Return a block that repeats within the limits at an interval; None if none is found."""
         afresh = self._at_once(interval)
         for block, temperatures in zip((begin, afresh), BUILDING_BLOCKS.temperatures, strict=True):
             best, misfit = self._annealed(block, interval, temperatures, compacts=False)

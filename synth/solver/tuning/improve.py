@@ -52,6 +52,8 @@ class ListSchedulingTuning:
     # Fewest schedules of one call, and fewest of the uniform rules.
     fewest_schedules: int = 12
     fewest_uniform_rules: int = 6
+    # Ops that compiled code places in the time in which plain Python places one.
+    compiled_speed: int = 10
     # Ends of ops between two looks at the clock within a schedule; about 0.05 s.
     events_per_poll: int = 4_096
 

@@ -74,16 +74,22 @@ class BuildingBlockTuning:
     # Share of the time limit for each micro-batch of the problem, and the most.
     share_per_micro_batch: float = 0.004
     most_share: float = 0.3
+    # The most where there is no time for annealing.
+    most_share_of_large: float = 0.7
     # Micro-batches of each replica in a block, in this order.
     sizes: tuple[int, ...] = (1, 2)
     # Largest block, in ops.
     most_ops: int = 400
-    # Moves for one interval, per op of the block.
-    moves_per_op: int = 1_000
+    # Moves for one interval, for each pair of ops of the block, and multiples of that, one after
+    # the other, once no shorter interval is found.
+    moves_per_pair: int = 20
+    efforts: tuple[int, ...] = (1, 4, 16)
     # Seconds of a move for each pair of an op of the block and one of the largest rank, and those
     # between two looks at the clock.
     s_per_pair: float = 1.3e-8
     look_s: float = 0.005
+    # Multiples of the longest interval of use at which a first block is looked for.
+    first_stretches: tuple[float, ...] = (1.2, 1.6)
     # Steps, as shares of the shortest interval: the first, the longest, and the last that is tried.
     first_step: float = 0.02
     most_step: float = 0.08

@@ -13,9 +13,10 @@ from synth.costs.costs import uniform_costs
 from synth.objective import Objective
 from synth.schedule.model import SMALLEST_BUFFERING, Buffering
 from synth.schedule.placements import placement
-from synth.solver.evaluate.evaluate import BUFFERINGS, evaluate_order, never
+from synth.solver.evaluate.evaluate import BUFFERINGS, evaluate_order
 from synth.solver.improve import list_scheduling
 from synth.solver.improve.compiled_lists import CompiledBuilder
+from synth.solver.improve.list_scheduling import Built
 from synth.solver.improve.priority_rules import PriorityRule, change, variants
 from synth.solver.improve.uniform_intervals import at_uniform_intervals
 from synth.solver.instance.instance import Instance
@@ -35,6 +36,11 @@ def changed(
     return new
 
 
+def best_of(found: Sequence[Built]) -> Built:
+    """The orders of the least value."""
+    return min(found, key=lambda one: one.value_us)
+
+
 def test_orders_and_dead_ends_are_those_of_the_plain_builder() -> None:
     rng, whole, tried = random.Random(0), 0, 0
     names = ("linear", "v", "looped:3", "wave:2", "bidirectional-v")
@@ -46,7 +52,8 @@ def test_orders_and_dead_ends_are_those_of_the_plain_builder() -> None:
         for rules in rng.sample(list(variants(instance)), 8):
             for given in (rules, changed(instance, rules, rng)):
                 expected = plain.build(given)
-                assert compiled.best([given], 1) == ([] if expected is None else [expected])
+                built = compiled.build(given)
+                assert expected == (None if built is None else compiled.scored(built))
                 whole, tried = whole + (expected is not None), tried + 1
     assert tried / 4 < whole < tried
 
@@ -65,55 +72,73 @@ def test_at_uniform_intervals_compiled_orders_are_those_of_the_plain_builder(
     problem = tight_v()
     instance = safe_memory(problem, buffering)
     plain = list_scheduling.Builder(instance, problem.objective)
-    found = at_uniform_intervals(instance, plain.build, 1_000_000, never)
-    compiled = CompiledBuilder(instance, problem.objective).best_at_uniform_intervals(10**6)
-    assert len(compiled) == len(found) > 4
-    assert compiled == sorted(found, key=lambda one: one.value_us)
+    plain.most_uniform_ops = CompiledBuilder.most_uniform_ops
+    found = at_uniform_intervals(plain)
+    compiled = CompiledBuilder(instance, problem.objective)
+    assert [compiled.scored(one) for one in at_uniform_intervals(compiled)] == found
+    assert len(found) > 4
+
+
+def test_a_search_over_rules_finds_the_same_with_compiled_code() -> None:
+    problem = candidate_of(realistic_case(12, "v")).problem
+    instance = safe_memory(problem, BUFFERINGS[0])
+    compiled = CompiledBuilder(instance, problem.objective)
+    plain = list_scheduling.Builder(instance, problem.objective)
+    plain.relative_speed = compiled.relative_speed
+    found = list_scheduling.search(plain, 4_000, seed=3)
+    same = list_scheduling.search(compiled, 4_000, seed=3)
+    assert found == [compiled.scored(one) for one in same]
+    assert len(found) > 10
 
 
 def test_under_a_tight_limit_uniform_intervals_take_less_time() -> None:
     problem = tight_v()
     instance = safe_memory(problem, BUFFERINGS[0])
     builder = CompiledBuilder(instance, problem.objective)
-    (uniform,) = builder.best_at_uniform_intervals(1)
+    uniform = builder.scored(best_of(at_uniform_intervals(builder)))
     found = evaluate_order(problem, uniform.programs(instance), "uniform", uniform.value_us)
     assert found is not None
-    others = builder.best(list(variants(instance)), 1)
-    assert found.value_us < 0.7 * min((one.value_us for one in others), default=10**9)
+    others = (builder.build(rules) for rules in variants(instance))
+    assert found.value_us < 0.7 * min(
+        (one.value_us for one in others if one is not None), default=10**9
+    )
+
+
+class Asked(list_scheduling.Builder):
+    """A builder that notes the intervals that it is asked for."""
+
+    def __init__(self, problem: Problem, most_uniform_ops: int) -> None:
+        super().__init__(safe_memory(problem, BUFFERINGS[0]), problem.objective)
+        self.most_uniform_ops, self.asked = most_uniform_ops, list[int]()
+
+    def build(self, rules: Sequence[PriorityRule], interval_us: int = 0) -> ScoredOrders | None:
+        self.asked.append(interval_us)
+        return super().build(rules, interval_us)
 
 
 def test_intervals_stop_once_the_last_micro_batch_begins_too_late() -> None:
     problem = tight_v()
-    instance = safe_memory(problem, BUFFERINGS[0])
-    plain, asked = list_scheduling.Builder(instance, problem.objective), list[int]()
-
-    def build(rules: Sequence[PriorityRule], interval_us: int) -> ScoredOrders | None:
-        asked.append(interval_us)
-        return plain.build(rules, interval_us)
-
-    best_us = min(one.value_us for one in at_uniform_intervals(instance, build, 1_000_000, never))
+    many = Asked(problem, 1_000_000)
+    best_us = best_of(at_uniform_intervals(many)).value_us
     last = problem.num_micro_batches - 1
-    assert last * asked[-1] < best_us <= 1.07 * last * asked[-1]
-    few = len(asked)
-    asked.clear()
-    at_uniform_intervals(instance, build, 4 * instance.num_ops, never)
-    assert 0 < len(asked) < few / 4
-    assert not at_uniform_intervals(instance, build, instance.num_ops - 1, never)
-    assert not at_uniform_intervals(instance, build, 1_000_000, lambda: True)
-    free = replace(problem, caps_bytes=None)
-    assert not at_uniform_intervals(safe_memory(free, BUFFERINGS[0]), build, 1_000_000, never)
+    assert last * many.asked[-1] < best_us <= 1.07 * last * many.asked[-1]
+    few = Asked(problem, 4 * many.instance.num_ops)
+    at_uniform_intervals(few)
+    assert 0 < len(few.asked) < len(many.asked) / 4
+    assert not at_uniform_intervals(Asked(problem, many.instance.num_ops - 1))
+    assert not at_uniform_intervals(many, lambda: True)
+    assert not at_uniform_intervals(Asked(replace(problem, caps_bytes=None), 1_000_000))
 
 
 @pytest.mark.parametrize("objective", [Objective.MAKESPAN, Objective.PERIOD])
-def test_the_best_of_all_rules_come_first(objective: Objective) -> None:
+def test_without_limits_values_are_those_of_the_plain_builder(objective: Objective) -> None:
     costs = uniform_costs(4, forward_us=10, backward_input_us=12, backward_weight_us=8)
-    instance = relaxed_memory(Problem.linear(costs, 8))  # without limits
-    rules = list(variants(instance))
-    built = [list_scheduling.Builder(instance, objective).build(one) for one in rules]
-    values = sorted(one.value_us for one in built if one is not None)
-    found = CompiledBuilder(instance, objective).best(rules, 5)
-    assert [one.value_us for one in found] == values[:5]
-    assert found[0] in built
+    instance = relaxed_memory(Problem.linear(costs, 8))
+    plain = list_scheduling.Builder(instance, objective)
+    compiled = CompiledBuilder(instance, objective)
+    for rules in variants(instance):
+        expected, found = plain.build(rules), compiled.build(rules)
+        assert (expected and expected.value_us) == (found and found.value_us)
 
 
 def test_two_replicas_begin_a_micro_batch_each_in_the_time_of_both() -> None:
@@ -126,4 +151,4 @@ def test_two_replicas_begin_a_micro_batch_each_in_the_time_of_both() -> None:
     )
     problem = Problem(costs, placement("bidirectional", 4), 16, (20,) * 4)
     builder = CompiledBuilder(safe_memory(problem, BUFFERINGS[0]), Objective.MAKESPAN)
-    assert builder.best_at_uniform_intervals(1)[0].value_us == 510
+    assert best_of(at_uniform_intervals(builder)).value_us == 510

@@ -9,7 +9,7 @@ import pytest
 from synth.objective import Objective
 from synth.op_kinds import OpKind
 from synth.schedule.placements import placement
-from synth.solver.improve.list_scheduling import search
+from synth.solver.improve.list_scheduling import Builder, search
 from synth.solver.instance.earliest_start import EarliestStart
 from synth.solver.instance.event_graph import NONE, CyclicOrders, Graph
 from synth.solver.instance.instance import BW, B, F, Instance, OpIndex, W
@@ -72,8 +72,8 @@ def drafts(seed: int) -> tuple[Instance, list[Orders]]:
         for copy in instance.copies
     )
     instance = replace(instance, copies=slow)
-    found = search(instance, Objective.MAKESPAN, 3_000, seed, lambda: False)
-    return instance, [draft.orders for draft, _ in found]
+    found = search(Builder(instance, Objective.MAKESPAN), 3_000, seed)
+    return instance, [draft.orders for draft in found]
 
 
 @pytest.mark.parametrize("seed", sweep(range(12), daily=6))

@@ -56,9 +56,8 @@ def some_orders(seed: int) -> Iterator[tuple[Problem, Instance, Orders]]:
     static = max(problem.static_bytes(rank) for rank in range(2))
     capped = replace(problem, caps_bytes=(static + rng.randint(20, 60),) * 2)
     instance = safe_memory(capped, BUFFERINGS[0])
-    for draft, _ in list_scheduling.search(
-        instance, Objective.MAKESPAN, 2_000, seed, lambda: False
-    )[:3]:
+    builder = list_scheduling.Builder(instance, Objective.MAKESPAN)
+    for draft in list_scheduling.search(builder, 2_000, seed)[:3]:
         yield capped, instance, draft.orders
 
 
@@ -227,12 +226,9 @@ def test_with_several_stages_a_rank_it_is_for_half_of_1f1b_memory_and_below() ->
 
 def test_with_several_stages_a_rank_a_schedule_for_fewer_is_lengthened_too() -> None:
     few = begun(v_shaped.problem(8, 32, 0.33), 600)
-    short = list_scheduling.search(
-        safe_memory(few.problem, BUFFERINGS[0]), Objective.PERIOD, 50_000, 0
-    )
-    made = evaluate.evaluate_order(
-        few.problem, short[0][0].programs(few.instance), "list scheduling"
-    )
+    builder = list_scheduling.Builder(safe_memory(few.problem, BUFFERINGS[0]), Objective.PERIOD)
+    short = list_scheduling.search(builder, 50_000, 0)
+    made = evaluate.evaluate_order(few.problem, short[0].programs(few.instance), "list scheduling")
     assert made is not None
     best, *_ = few.extended_programs(made.schedule)
     candidate = evaluate.evaluate_order(few.asked, best.programs, best.found_by)

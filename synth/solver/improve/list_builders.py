@@ -1,0 +1,35 @@
+"""The list builder of an instance: compiled code where it can be used, else plain Python."""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+from synth.objective import Objective
+from synth.solver.evaluate.evaluate import never
+from synth.solver.improve.compiled_kernels import are_usable
+from synth.solver.improve.compiled_lists import CompiledBuilder
+from synth.solver.improve.list_scheduling import Builder, ListBuilder
+from synth.solver.instance.instance import Instance
+
+
+def list_builder(
+    instance: Instance,
+    objective: Objective,
+    *,
+    waits: bool = False,
+    should_stop: Callable[[], bool] = never,
+    must_stop: Callable[[], bool] = never,
+) -> ListBuilder[Any]:
+    """Return a builder of list schedules; both kinds make the same orders.
+
+    Args:
+        instance: of the schedules.
+        objective: of their values.
+        waits: wait for code that is being compiled.
+        should_stop: ends that wait.
+        must_stop: polled by plain Python within a schedule, which then remains unfinished.
+    """
+    is_compiled = find_spec("numba") is not None
+    if is_compiled and are_usable(waits=waits, should_stop=should_stop):
+        return CompiledBuilder(instance, objective)
+    return Builder(instance, objective, must_stop)
