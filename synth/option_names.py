@@ -13,7 +13,7 @@ IN_PYTHON: ContextVar[bool] = ContextVar("IN_PYTHON", default=False)
 
 class _Marked(Template):
     delimiter = "§"
-    idpattern = "[a-z]+(?:_[a-z]+)*"
+    idpattern = "[a-z][a-z0-9]*(?:_[a-z0-9]+)*"
 
 
 class _Flags(dict[str, str]):

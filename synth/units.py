@@ -48,6 +48,12 @@ def parse_bytes(text: str) -> int:
     raise SynthError(f"unit {match[2]!r} in size {text!r} is unknown; write for example 40GB")
 
 
+def counted(number: int, noun: str) -> str:
+    """Show a count with its noun, which is given in the singular: `1 layer`, `2 layers`."""
+    ending = "es" if noun.endswith(("s", "x", "ch", "sh")) else "s"
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}{ending}"
+
+
 def format_bytes(num_bytes: float) -> str:
     """Show a size in the decimal unit that fits, three or four figures: `3.142 GB`."""
     value = float(num_bytes)

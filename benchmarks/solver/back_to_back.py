@@ -110,6 +110,14 @@ class _Ranks:
         self.link_free_us: defaultdict[tuple[int, int], int] = defaultdict(int)
         self.joined_us: defaultdict[_Turn, list[int]] = defaultdict(list)
         self.reduced_us: dict[_Turn, int] = {}
+        # Reductions among the devices of a rank, which programs do not list, by the op before.
+        self.behind: defaultdict[tuple[int, Op], list[Collective]] = defaultdict(list)
+        for group in lowered.collective_groups:
+            for placed in group:
+                rank = placed.collective.ranks[0]
+                if not placed.collective.is_between_ranks:
+                    op = lowered.ops[rank][placed.after[0]]
+                    self.behind[rank, op].append(placed.collective)
         self.ring_free_us: defaultdict[tuple[int, ...], int] = defaultdict(int)
         self.ends_us = [0] * num_iterations
         self.began_us: int | None = None
@@ -205,6 +213,8 @@ class _Ranks:
         ends = starts + self.lowered.costs.stages[op.stage].duration_us[op.kind]
         self.clock_us[rank] = ends
         self.ends_us[iteration] = max(self.ends_us[iteration], ends)
+        for reduction in self.behind.get((rank, op), ()):
+            self._join(iteration, reduction, ends)
         return True
 
     def _is_reduced(self, stage: int) -> bool:

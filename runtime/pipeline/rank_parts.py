@@ -18,6 +18,7 @@ from synth.schedule.lowering.lower import Lowered
 from synth.schedule.model import Schedule
 from synth.schedule.verify import verify
 from synth.schedule.verify_vocabulary import check_executable
+from synth.units import counted
 
 from ..execution.gradients.all_reduce import is_sharded
 from ..execution.stage.stage import Loss, Stage
@@ -122,7 +123,7 @@ def check_size(lowered: Lowered, group: RankGroup) -> None:
     if lowered.num_ranks != group.size:
         raise SynthError(
             f"the schedule is for {lowered.num_ranks} ranks, the group has {group.size}; start as "
-            f"many processes, or take a schedule for {group.size} ranks"
+            f"many processes, or take a schedule for {counted(group.size, 'rank')}"
         )
 
 

@@ -28,12 +28,14 @@ class VisitedLayer:
     `same_as` names the first layer identical to it, which may be itself. Only that one has a
     `sample`, whose layer is on the device until the next layer is visited. `is_elsewhere` if the
     two differ in what tells their places, such as `layer_idx`, and run the same ops.
+    `can_be_left_out` if the next layer may take the input of this one: it looks like the output.
     """
 
     name: str
     same_as: str
     sample: Sample | None
     is_elsewhere: bool = False
+    can_be_left_out: bool = False
 
 
 def walk_layers(
@@ -69,16 +71,18 @@ def walk_layers(
         is_first, is_last = index == 0, index == len(calls) - 1
         sample = Sample(call.module, x, targets if is_last else None, is_first, call, is_trained)
         is_trained = sample.output_is_trained
+        is_inside = not (is_first or is_last) and sample.is_trained == is_trained
         same_as = None if separate else seen.identical(sample, call)
         if same_as is not None:
-            yield VisitedLayer(name, same_as, None)
+            yield VisitedLayer(name, same_as, None, can_be_left_out=is_inside)
             continue
         here = sample.of(fill(call))
         here.layer.to(device)
         ops = Ops() if not separate and seen.has_others_like(call) else None
         x = _output(name, here, ops)
         same_as, by_ops = (name, False) if separate else seen.add(name, sample, call, ops, x)
-        yield VisitedLayer(name, same_as, here if same_as == name else None, by_ops)
+        passes = is_inside and _look(x) == _look(sample.x)
+        yield VisitedLayer(name, same_as, here if same_as == name else None, by_ops, passes)
         if here.call is call:
             call.module.to(_CPU)
         del here  # one with data at a time

@@ -55,7 +55,7 @@ def measure(device: torch.device, after: Measurement | None = None) -> Iterator[
         found.net_bytes = torch.cuda.memory_allocated(device) - start
         return
     # torch.profiler, built upon this, imports torch's compiler first: two seconds of every process.
-    with profile(profile_memory=True, acc_events=True) as prof:
+    with profile(profile_memory=True) as prof:
         yield found
     if after is not None:
         found.left.update(after.left)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from synth.profile.links import Links
+from synth.profile.whole_step import WholeStep
 
 from .machine_watch import MachineWatch
 from .pace import ProfilingProgress
@@ -27,6 +28,7 @@ class ProfilingKeywords(TypedDict, total=False):
     processes: RankProcesses | None
     tell: Tell
     on_progress: OnProgress
+    on_whole_step: Callable[[WholeStep], None] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +48,8 @@ class ProfilingOptions:
         processes: that divide each layer and measure it together; None: this one measures alone.
         tell: called with a line per measured layer.
         on_progress: called after each round of each layer.
+        on_whole_step: called with a step of a few layers of each kind, which is measured after the
+            layers; None: it is not measured.
     """
 
     warmup: int = 3
@@ -58,3 +62,4 @@ class ProfilingOptions:
     processes: RankProcesses | None = None
     tell: Tell = lambda line: None
     on_progress: OnProgress = lambda progress: None
+    on_whole_step: Callable[[WholeStep], None] | None = None

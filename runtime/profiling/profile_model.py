@@ -30,6 +30,7 @@ from .pace import ProfilingPace
 from .profiler import profile_layer
 from .provenance import provenance_of
 from .sample import Sample
+from .step_check import StepCheck
 from .tied_sizes import LayerSizes, tied_parameters
 from .variants import measured_variants
 
@@ -156,6 +157,7 @@ class _ModelProfiler:
         if options.processes is not None:
             _check_untied(source)
             fill = options.processes.filling(fill, device)
+        check = StepCheck(source, device, options)
         profiles: dict[str, LayerProfile] = {}
         sizes: dict[str, LayerSizes] = {}
         entries = []
@@ -167,6 +169,7 @@ class _ModelProfiler:
             entries.append(Layer(name=visited.name, profile=visited.same_as))
             num_elsewhere += visited.is_elsewhere
             if visited.sample is None:
+                check.add(visited)
                 continue
             is_divided = any(map(is_sharded, visited.sample.layer.parameters()))
             is_any_divided |= is_divided
@@ -189,20 +192,19 @@ class _ModelProfiler:
                 f"{_said_of_left(profile, left)}"
                 f"{_WHOLE * (options.processes is not None and not is_divided)}"
             )
+            check.add(visited)
         if options.processes is not None and not is_any_divided:
             raise SynthError(
                 "no parameter of any layer is divided, so each process of a rank would compute all "
                 "of it; let the function of --parallelize name modules as `layer.named_modules()` "
                 "does, or measure with one process per rank"
             )
-        if workload.optimizer.post_validation:
-            profiles = _with_commits(profiles, commit_rise_bytes)
         if num_elsewhere:
             options.tell(_of_places(num_elsewhere))
         self._advise()
         links = options.links() if callable(options.links) else options.links
         conditions = self._watch.conditions(device, spread_of(profiles[e.profile] for e in entries))
-        return Profile(
+        found = Profile(
             name=workload.model,
             provenance=provenance_of(
                 device, workload, links, conditions, source.conversion, source.notes
@@ -214,6 +216,10 @@ class _ModelProfiler:
             layers=tuple(entries),
             tied_parameters=tied_parameters(source.ties, entries, profiles, sizes),
         )
+        check.run(found, batch)
+        if workload.optimizer.post_validation:
+            return found.replace(layer_profiles=_with_commits(profiles, commit_rise_bytes))
+        return found
 
     def _profile_layer(
         self, sample: Sample, pace: ProfilingPace, left: dict[str, int]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Self
+from typing import Self, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -12,11 +12,14 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from synth.errors import SynthError
 from synth.profile.layer_profile import LayerProfile, Timing
+from synth.profile.whole_step import WholeStep
 
 from ..execution.gradients.all_reduce import broadcast_from_first, is_sharded
 from ..models.layered_stage import LayerCall
 from .layer_gradients import are_alike, layer_gradients
 from .sample import Sample
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -88,8 +91,7 @@ class RankProcesses:
         An op ends on all of them together but for what they compute alone. How long tensors are
         needed, and the share of weight gradients that waits for W, is as on this process.
         """
-        found: list[LayerProfile] = [own] * dist.get_world_size()
-        dist.all_gather_object(found, own)
+        found = self._all(own)
         times = {
             kind: max((each.time_us[kind] for each in found), key=_median) for kind in own.time_us
         }
@@ -102,6 +104,24 @@ class RankProcesses:
             },
             **{name: max(getattr(each, name) for each in found) for name in _BYTES},
         )
+
+    def least(self, own: int | None) -> int | None:
+        """Return the smallest number of all processes, of those that know one; all call this."""
+        return min((each for each in self._all(own) if each is not None), default=None)
+
+    def most_of_step(self, own: WholeStep) -> WholeStep:
+        """Return the time of the slowest process and the peaks of the fullest; all call this."""
+        found = self._all(own)
+        peaks = [
+            max(each, key=lambda peak: peak.measured_bytes)
+            for each in zip(*(step.peaks for step in found), strict=True)
+        ]
+        return own.replace(whole_us=max(step.whole_us for step in found), peaks=tuple(peaks))
+
+    def _all(self, own: T) -> list[T]:
+        found: list[T] = [own] * dist.get_world_size()
+        dist.all_gather_object(found, own)
+        return found
 
 
 _BYTES = (

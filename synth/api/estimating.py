@@ -23,6 +23,7 @@ def estimate(
     etp: int = 1,
     dp: int | None = None,
     dtype: str = "bf16",
+    fp8_param_gather: bool = False,
     optimizer: str = "adamw+master+float32-gradients",
     sharding: str = "zero1",
     recompute: str = "none",
@@ -45,6 +46,7 @@ def estimate(
         dp: ranks with other samples that share the optimizer state; None: as many as `ep` and `etp`
             need.
         dtype: of the factors of matrices: bf16, fp8 or fp4.
+        fp8_param_gather: with fp8 and ZeRO-1, matrices are kept and gathered in float8.
         optimizer: with the dtypes of its state.
         sharding: what the ranks of `dp` and `cp` share: none, zero1 or fsdp.
         recompute: activations that B computes again: none, selective, ops or full.

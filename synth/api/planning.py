@@ -25,6 +25,7 @@ def plan_layout(
     runtime: str = "synth",
     also: str | Sequence[str] | None = None,
     dtype: str = "bf16",
+    fp8_param_gather: bool = False,
     optimizer: str = "adamw+master+float32-gradients",
     software: str | None = None,
     calibration: str | None = None,
@@ -50,6 +51,7 @@ def plan_layout(
         runtime: the program that will execute the pipeline, as of `synth.solve`.
         also: layouts to judge in any case, such as `"tp=8,pp=4,vp=5"`.
         dtype: of the factors of matrices: bf16, fp8 or fp4.
+        fp8_param_gather: with fp8 and ZeRO-1, matrices are kept and gathered in float8.
         optimizer: with the dtypes of its state.
         software: the training program, as of `synth.estimate`; None: that of the runtime.
         calibration: a file of `synth calibrate`, or none; None: the shipped one, if any.

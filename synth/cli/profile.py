@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from pydantic import Field, NonNegativeInt, PositiveInt
 
+from synth.cli.answer.output import Format, FormatOption
 from synth.cli.read.options import ForceOption
 from synth.errors import SynthError
 from synth.options.arguments.groups import PeakFlops
@@ -104,6 +105,7 @@ class ProfileRequest(Record):
         ),
     ] = None
     peak_flops: PeakFlops = None
+    format: FormatOption = Format.TEXT
     force: ForceOption = False
 
     @property

@@ -39,7 +39,7 @@ class CostTable:
             rises = (*stage.rise_bytes.values(), stage.light_rise)
             whole = (stage.static_bytes, stage.gradient_bytes, stage.parameter_bytes)
             passed = (stage.output_bytes, stage.returned_bytes)
-            most = max(*stage.duration_us.values(), *rises, *kept, *whole, *passed)
+            most = max(*stage.duration_us.values(), stage.reduce_us, *rises, *kept, *whole, *passed)
             if most > MOST_SUMMABLE:
                 raise SynthError(
                     f"stage {number} costs up to {most} (µs or bytes); sums are exact up to "
@@ -123,6 +123,10 @@ class Costs(Record):
             return self  # and is not cached: it would be compared with itself without end
         return self._leaving_early_gradients
 
+    def without_reductions(self) -> Self:
+        """The costs where the devices of a rank reduce no gradients."""
+        return self.replace(stages=tuple(stage.replace(reduce_us=0) for stage in self.stages))
+
     def boundary_us(self, stage: int, source: int, target: int) -> int:
         """Time to move stage `stage`'s output from rank to rank.
 
@@ -156,17 +160,26 @@ class Costs(Record):
             link = self.links.host
         return _summable_us(link.transfer_us(num_bytes), num_bytes)
 
-    def reduction_us(self, stage: int, ranks: Sequence[int]) -> int:
+    def reduction_us(self, stage: int, ranks: Sequence[int], *, is_alone: bool = False) -> int:
         """Time to add up the gradients of a stage's copies on different ranks, in rank order.
 
-        A ring all-reduce (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for
+        First each rank adds up those of its group of devices (`StageCosts.reduce_us`). The first
+        stage does so in buckets if it is the only one of its rank: nothing else hides its
+        reduction. It is so in Megatron-LM, whose other ranks have one bucket, and whose interleaved
+        schedule starts each reduction behind a stage's last backward. Then follows a ring
+        all-reduce (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for
         clusters of workstations"): a reduce-scatter and an all-gather, one after the other.
+
+        Args:
+            ranks: those that hold the stage.
+            is_alone: it is the only stage of its only rank.
 
         Raises:
             SynthError: it takes too long to be added up exactly.
         """
-        num_bytes = self.stages[stage].gradient_bytes
-        return self._ring_us(num_bytes, ranks, 2 * (len(ranks) - 1))
+        own = self.stages[stage]
+        within_us = own.reduction_us(in_buckets=is_alone and stage == 0)
+        return within_us + self._ring_us(own.gradient_bytes, ranks, 2 * (len(ranks) - 1))
 
     def gather_us(self, stage: int, ranks: Sequence[int]) -> int:
         """Time to all-gather a stage's parameters, of which each rank keeps an equal share.

@@ -149,6 +149,7 @@ def _shares(layer: LayerProfile, num_ranks: int) -> dict[str, Any]:
         "forward_flops": None if layer.forward_flops is None else layer.forward_flops / num_ranks,
         "variants": {},
         "pair_us": None,
+        "reduce_us": layer.reduce_us / num_ranks,
     }
 
 

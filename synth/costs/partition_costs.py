@@ -155,6 +155,7 @@ def stage_costs(
         light_rise_bytes=_light_rise(layers, forward_rises),
         early_gradient_bytes=sum(layer.early_gradient_bytes for layer in layers),
         hidden_us=math.floor(sum(layer.hidden_us for layer in layers)),
+        reduce_us=round(sum(layer.reduce_us for layer in layers)),
     )
 
 

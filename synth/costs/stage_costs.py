@@ -14,6 +14,9 @@ from synth.op_kinds import TIMELESS, OpKind
 from synth.profile.layer_profile import check_held_until
 from synth.records.record import Record
 
+# The share of the last bucket, of gradients that are reduced in buckets.
+LAST_BUCKET = 0.1
+
 
 class StageCosts(Record):
     """The costs of one stage; the fields are defined as in `LayerProfile`.
@@ -34,6 +37,9 @@ class StageCosts(Record):
     after the other; 0 if it is not known, as in files before version 13. Of two stages the smaller
     counts.
 
+    `reduce_us` is the time of the reduction of the stage's gradients among the data-parallel ranks
+    of the group of devices that its rank is; 0 in files before version 15.
+
     `output_gradient_bytes` None are as many as `output_bytes`, as in files before version 10.
     """
 
@@ -53,6 +59,7 @@ class StageCosts(Record):
     light_rise_bytes: NonNegativeInt | None = None
     early_gradient_bytes: NonNegativeInt = 0
     hidden_us: NonNegativeInt = 0
+    reduce_us: NonNegativeInt = 0
 
     @model_validator(mode="before")
     @classmethod
@@ -78,6 +85,7 @@ class StageCosts(Record):
             "early_gradient_bytes": 0,
             "output_gradient_bytes": None,
             "hidden_us": 0,
+            "reduce_us": 0,
         }
         return {k: v for k, v in fields.items() if k not in left_out or v != left_out[k]}
 
@@ -93,6 +101,16 @@ class StageCosts(Record):
         """The gradient of the output, which comes back from the next stage."""
         known = self.output_gradient_bytes
         return self.output_bytes if known is None else known
+
+    def reduction_us(self, *, in_buckets: bool) -> int:
+        """The time by which the reduction among the devices of a rank lasts beyond the last W.
+
+        In buckets it runs beside the last backward, and the last bucket is seen in any case.
+        """
+        if not in_buckets:
+            return self.reduce_us
+        left_us = self.reduce_us - self.duration_us[OpKind.BW]
+        return max(round(LAST_BUCKET * self.reduce_us), left_us)
 
     @property
     def light_rise(self) -> int:

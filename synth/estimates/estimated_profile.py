@@ -306,6 +306,7 @@ class Estimator:
             input_until=OpKind.F if kind == "embedding" else OpKind.B,
             gradient_until=OpKind.W,
             forward_flops=round(work.flops(Role.F)),
+            reduce_us=round(self._reduction_us(kind, states), 3),
         )
         if is_full:
             layer = recomputed(layer)
@@ -315,6 +316,24 @@ class Estimator:
         if not is_full:
             layer = with_pair(layer, work, self.device, self.factors, self._host_us(kind))
         return _Part(layer, parts, launched)
+
+    @property
+    def reduction(self) -> ExchangeKind:
+        """The exchange of gradients between data-parallel ranks."""
+        is_shared = self.layout.sharding is Sharding.ZERO1
+        return ExchangeKind.REDUCE_SCATTER if is_shared else ExchangeKind.ALL_REDUCE
+
+    def _reduction_us(self, kind: str, states: States) -> float:
+        """The part of a layer in the reduction of gradients behind the last backward of a stage.
+
+        All layers of a kind share the latency of one collective. FSDP's exchanges are beside each
+        backward, and programs without overlap reduce outside of the pipeline.
+        """
+        if self.layout.sharding is Sharding.FSDP or not self.software.overlaps_gradients:
+            return 0.0
+        number = sum(each == kind for _, each in self._listed())
+        alike = [states] * number
+        return self.exchange_us(self.reduction, self.reduced_bytes, alike) / number
 
     def _passes_us(self, parts: dict[Role, Parts], least: float) -> dict[OpKind, float]:
         """The times of F, B, W and BW; of F, B and W at least what the host takes to launch them.
@@ -338,7 +357,7 @@ class Estimator:
 
         Parameters are gathered before F and before B, and W's gradients are reduced.
         """
-        gather_us = self.exchange_us(ExchangeKind.ALL_GATHER, 2.0, (states,))
+        gather_us = self.gather_us((states,))
         reduced = self.reduced_bytes
         reduce_us = self.exchange_us(ExchangeKind.REDUCE_SCATTER, reduced, (states,))
         beside_us = {kind: gather_us for kind in (OpKind.F, OpKind.R, OpKind.B)}
@@ -353,25 +372,36 @@ class Estimator:
     def exchange_us(
         self, kind: ExchangeKind, element_bytes: float, layers: Iterable[States]
     ) -> float:
-        """The time of an exchange of layers' parameters or gradients between data-parallel ranks.
+        """The time of an exchange of layers' gradients between data-parallel ranks."""
+        numbers = [(states.shared, states.experts) for states in layers]
+        return self._exchange_us(
+            kind, *(element_bytes * sum(column) for column in zip(*numbers, strict=True))
+        )
+
+    def gather_us(self, layers: Iterable[States]) -> float:
+        """The time in which data-parallel ranks gather layers' parameters."""
+        gathered = [states.gathered_bytes for states in layers]
+        return self._exchange_us(
+            ExchangeKind.ALL_GATHER, *(sum(column) for column in zip(*gathered, strict=True))
+        )
+
+    def _exchange_us(
+        self, kind: ExchangeKind, shared_bytes: float = 0.0, expert_bytes: float = 0.0
+    ) -> float:
+        """The time of an exchange between data-parallel ranks.
 
         Experts are exchanged between the ranks that have the same ones, and all else between those
         of data and context parallelism.
         """
         layout, node = self.layout, self.device.ranks_per_node
-        all_states = tuple(layers)
-        numbers = (
-            sum(states.shared for states in all_states),
-            sum(states.experts for states in all_states),
-        )
         groups = (
             layout.group(layout.state_ranks, layout.tensor, node),
             layout.group(layout.expert_state_ranks, layout.expert_ranks, node),
         )
         calls = (
-            GroupExchange(kind, element_bytes * number, *group)
-            for number, group in zip(numbers, groups, strict=True)
-            if number
+            GroupExchange(kind, num_bytes, *group)
+            for num_bytes, group in zip((shared_bytes, expert_bytes), groups, strict=True)
+            if num_bytes
         )
         return self.factors.values[2] * sum(collective_us(self.device, call) for call in calls)
 

@@ -94,6 +94,23 @@ class Software(Record):
     hidden_experts: float = Field(default=0.0, ge=0, le=1)
     host_us: float = Field(default=0.0, ge=0, le=1e6)
 
+    def check_narrow_gather(self, precision: Precision) -> None:
+        """Refuse parameters in float8 where there are no such products, or that it cannot keep.
+
+        Raises:
+            SynthError: says which, and what to give.
+        """
+        if precision is not Precision.FP8:
+            raise SynthError(
+                f"§fp8_param_gather keeps parameters as float8 products take them, and §dtype "
+                f"{precision} is given; give fp8"
+            )
+        if not self.saves_casts:
+            raise SynthError(
+                "§fp8_param_gather is of Megatron-LM with Transformer Engine, and §software or "
+                "§for names another program; leave one of them out"
+            )
+
     def saves_narrow(self, precision: Precision) -> bool:
         """True if inputs of matrices are saved in less than bfloat16."""
         return self.saves_casts and precision is not Precision.BF16
@@ -110,6 +127,8 @@ class Layout(Record):
             Both are ranks of `tensor`, `context` and `data` together, which attention and experts
             group differently: Megatron Core's parallel folding (arXiv 2504.14960).
         data: ranks that train other samples, and share what `sharding` says.
+        narrow_gather: ranks keep and gather the parameters of matrices in float8, with no copy in
+            bfloat16 (Megatron-LM's `--fp8-param-gather`).
     """
 
     seq_len: _Tokens
@@ -123,11 +142,14 @@ class Layout(Record):
     precision: Precision = Precision.BF16
     sharding: Sharding = Sharding.ZERO1
     recompute: Recompute = Recompute.NONE
+    narrow_gather: bool = False
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what is as in earlier versions: experts that are whole on their ranks."""
+        """Leave out what is as in earlier versions: whole experts, and bfloat16 parameters."""
         fields: dict[str, Any] = handler(self)
+        if not self.narrow_gather:
+            fields.pop("narrow_gather", None)
         if self.expert_tensor == 1:
             fields.pop("expert_tensor", None)
         return fields
@@ -178,6 +200,11 @@ class Layout(Record):
             raise SynthError(
                 f"{self.seq_len} tokens of a sequence cannot be shared equally by {parts} ranks; "
                 f"give a multiple"
+            )
+        if self.narrow_gather and self.sharding is not Sharding.ZERO1:
+            raise SynthError(
+                f"§fp8_param_gather is estimated for a distributed optimizer, §sharding zero1, and "
+                f"{self.sharding} is given; leave one of them out"
             )
         ranks = self.tensor * self.context * self.data
         if ranks % self.expert_ranks:

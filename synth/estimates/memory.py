@@ -30,6 +30,8 @@ class States:
         shared: parameters of the rank before they are sharded, of all but experts.
         kept: the share of them whose optimizer state is on the rank.
         cast_bytes: of weights that are kept in a narrow dtype beside the parameters.
+        narrow: of both, the parameters that are kept and gathered in float8: all experts, and
+            others; 0: all are in bfloat16.
     """
 
     parameter_bytes: int
@@ -39,6 +41,7 @@ class States:
     experts: float
     kept: float
     cast_bytes: int = 0
+    narrow: float = 0.0
 
     @property
     def static_bytes(self) -> int:
@@ -47,9 +50,17 @@ class States:
         return own + self.cast_bytes
 
     @property
+    def gathered_bytes(self) -> tuple[float, float]:
+        """Of the shared parameters and of those of experts, as they are gathered."""
+        if not self.narrow:
+            return _BF16 * self.shared, _BF16 * self.experts
+        # A byte less of each; the scales, one of 4 bytes for each matrix, do not count.
+        return _BF16 * self.shared - (self.narrow - self.experts), self.experts
+
+    @property
     def whole_bytes(self) -> float:
         """Of all parameters, as they are gathered."""
-        return _BF16 * (self.shared + self.experts)
+        return sum(self.gathered_bytes)
 
 
 @dataclass(frozen=True)
@@ -108,21 +119,27 @@ class MemoryOf:
             kept += experts / number / layout.expert_state_ranks
         whole = kept if layout.sharding is Sharding.FSDP else 1.0
         count = round(number)
+        in_float8 = narrow if layout.narrow_gather else 0.0
         return States(
-            round(whole * _BF16 * count),
+            round(whole * (_BF16 * count - in_float8)),
             round(whole * self.optimizer.gradient_bytes(count, _BF16)),
             round(kept * self.optimizer.state_bytes(count, _BF16)),
             shared,
             experts,
             kept,
             self._cast_bytes(narrow),
+            in_float8,
         )
 
     def _cast_bytes(self, narrow: float) -> int:
-        """Of casts of weights that are kept; of weights that are gathered none are."""
+        """Of casts of weights that are kept; of weights that are gathered none are.
+
+        Of parameters in float8 the turned ones alone are kept beside them.
+        """
         precision, is_gathered = self.layout.precision, self.layout.sharding is Sharding.FSDP
         is_kept = self.software.saves_narrow(precision) and not is_gathered
-        return round(_CAST_TWICE[precision] * narrow) if is_kept else 0
+        own = 1.0 if self.layout.narrow_gather else 0.0
+        return round((_CAST_TWICE[precision] - own) * narrow) if is_kept else 0
 
     def of(self, kind: str) -> tuple[States, ActivationBytes]:
         """Of a kind of layer: embedding, block, moe_block, mtp or head."""

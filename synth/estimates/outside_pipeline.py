@@ -1,4 +1,8 @@
-"""The parts of a training step outside of the passes: data parallelism, and the optimizer."""
+"""The parts of a training step outside of the pipeline: exchanges of state, and the optimizer.
+
+Where the reduction of gradients runs beside compute, it is part of the pipeline: the estimate has
+its time by layer (`LayerProfile.reduce_us`), and the simulator and the solver place it.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,17 +17,16 @@ from synth.op_kinds import OpKind
 from synth.profile import Profile
 from synth.schedule.model import Placement
 
-# Of overlapped reductions: the share that is seen all the same, as the first and last bucket.
+# Of overlapped gathering: the share that is seen all the same, as the first bucket.
 _SHOWN = 0.1
-
-_BF16 = 2
 
 
 class OutsideTimes(NamedTuple):
     """Microseconds of a step beside forwards and backwards.
 
     Attributes:
-        data_us: what is seen of the exchanges of gradients and parameters.
+        data_us: what is seen of the exchanges of parameters, and of gradients that are not reduced
+            beside compute.
         step_us: the optimizer, with which the simulated schedules of pipelines end.
     """
 
@@ -78,7 +81,7 @@ class OutsidePipeline:
         return estimator.factors.values[2] * collective_us(device, call)
 
     def _data_of(self, profile: Profile, places: Sequence[int], share: float = 1.0) -> float:
-        """Return the time of exchanges that compute does not hide, of layers or a share of it."""
+        """Return the time of exchanges outside of the pipeline, of layers or a share of it."""
         estimator = self.estimator
         layout, software = estimator.layout, estimator.software
         if layout.sharding is Sharding.FSDP:
@@ -89,18 +92,14 @@ class OutsidePipeline:
         }
         states = [known[profile.layers[place].profile] for place in places]
         is_shared = layout.sharding is Sharding.ZERO1
-        kind = ExchangeKind.REDUCE_SCATTER if is_shared else ExchangeKind.ALL_REDUCE
-        reduce_us = share * estimator.exchange_us(kind, estimator.reduced_bytes, states)
         gather_us = 0.0
         if is_shared:
-            gather_us = share * estimator.exchange_us(ExchangeKind.ALL_GATHER, _BF16, states)
+            gather_us = share * estimator.gather_us(states)
         if not software.overlaps_gradients:
-            return reduce_us + gather_us
-        backward = share * sum(layer.time_us[OpKind.BW].median_us for layer in layers)
+            reduced = estimator.reduced_bytes
+            return share * estimator.exchange_us(estimator.reduction, reduced, states) + gather_us
         forward = share * sum(layer.time_us[OpKind.F].median_us for layer in layers)
-        return max(_SHOWN * reduce_us, reduce_us - backward) + max(
-            _SHOWN * gather_us, gather_us - forward
-        )
+        return max(_SHOWN * gather_us, gather_us - forward)
 
 
 def layers_of_ranks(sizes: Sequence[int], placement: Placement) -> list[list[int]]:

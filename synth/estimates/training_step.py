@@ -1,8 +1,8 @@
-"""The time of a whole training step: the pipeline, data parallelism, and the optimizer.
+"""The time of a whole training step: the pipeline, exchanges of parameters, and the optimizer.
 
-The pipeline's schedule is simulated with the estimated times of its stages. Both schedules that
-published runs use repeat from some micro-batch on, so that more of them add equal times, and few
-are simulated.
+The pipeline's schedule, with the reduction of its gradients, is simulated with the estimated times
+of its stages. Both schedules that published runs use repeat from some micro-batch on, so that more
+of them add equal times, and few are simulated.
 """
 
 from dataclasses import dataclass, replace
@@ -75,7 +75,8 @@ class TrainingStep:
             layers = [profile.layer_profile(place) for place in range(len(profile.layers))]
             passes = (OpKind.F, OpKind.BW)
             once_us = sum(one.time_us[kind].median_us for one in layers for kind in passes)
-            return total * once_us + self.outside(profile).step_us
+            reduced_us = partition_costs(profile, [len(layers)]).reduction_us(0, [0], is_alone=True)
+            return total * once_us + reduced_us + self.outside(profile).step_us
         period = ranks
         few = 3 * ranks
         if total <= few + period:

@@ -30,6 +30,7 @@ __all__ = [
     "generate",
     "generate_for",
     "is_pipeline",
+    "may_overlap",
     "names_on",
     "offloads",
     "overlapping",
@@ -244,6 +245,15 @@ def overlapping(names: Iterable[str]) -> Iterator[str]:
         family, options = _find(name)
         if PAIRS in family.options:
             yield spelled(family.name, family.options, {**options, PAIRS.name: PAIRS.words[1]})
+
+
+def may_overlap(name: str) -> bool:
+    """True if F and BW of a variant can run at once.
+
+    Raises:
+        SynthError: the family or an option is unknown.
+    """
+    return _find(name)[1].get(PAIRS.name) == PAIRS.words[1]
 
 
 def _evenly(

@@ -4,6 +4,7 @@ from synth.errors import SynthError
 from synth.families._lib.dualpipe_streams import Stream, pairs, program
 from synth.families._lib.family import Family, Programs, Setting
 from synth.families._lib.options import PAIRS
+from synth.units import counted
 
 
 def make(setting: Setting) -> Programs:
@@ -19,7 +20,7 @@ def make(setting: Setting) -> Programs:
     if num_ranks % 2 or m % 2 or m < 2 * num_ranks:
         raise SynthError(
             f"dualpipe needs an even number of ranks and an even number of micro-batches, at least "
-            f"two per rank; given {num_ranks} ranks and {m} micro-batches"
+            f"two per rank; given {counted(num_ranks, 'rank')} and {counted(m, 'micro-batch')}"
         )
     programs = []
     for rank in range(num_ranks):

@@ -12,6 +12,7 @@ from synth.errors import SynthError
 from synth.families._lib.dualpipe_streams import Stream, pairs, program
 from synth.families._lib.family import Family, Programs, Setting
 from synth.families._lib.options import PAIRS
+from synth.units import counted
 
 
 def make(setting: Setting) -> Programs:
@@ -20,7 +21,7 @@ def make(setting: Setting) -> Programs:
     if m < 2 * num_ranks:
         raise SynthError(
             f"dualpipe-v needs at least two micro-batches per rank, "
-            f"given {num_ranks} ranks and {m} micro-batches"
+            f"given {counted(num_ranks, 'rank')} and {counted(m, 'micro-batch')}"
         )
     last = setting.num_stages - 1
     return [

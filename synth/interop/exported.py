@@ -6,7 +6,7 @@ from synth.interop.export_format import ExportFormat
 from synth.interop.group_options import megatron_group
 from synth.interop.jaxpp import to_jaxpp
 from synth.interop.loss_order import in_loss_order
-from synth.interop.megatron import megatron_parts, to_megatron
+from synth.interop.megatron import PAIRS_OPTIONS, megatron_parts, to_megatron
 from synth.interop.recomputation import megatron_recomputation, torchtitan_checkpointing
 from synth.interop.stage_table import stage_table
 from synth.interop.torch_comms_csv import to_torch_comms_csv
@@ -73,6 +73,11 @@ def losses(plan: Plan, name: str, to: ExportFormat, names: Mapping[str, str]) ->
             f"longer than here"
         )
     if to == ExportFormat.MEGATRON:
+        if schedule.overlapped:
+            yield (
+                f"note: {name} runs F and BW at once, which the layout does not say; give "
+                f"Megatron-LM {PAIRS_OPTIONS}, or it takes longer than here"
+            )
         if not schedule.keeps_saved:
             yield (
                 f"note: {name} recomputes whole stages (R), which the layout does not say; "

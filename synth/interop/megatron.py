@@ -18,6 +18,9 @@ from synth.units import shown
 
 _LETTERS = dict(zip(ModelPart, "EtmL", strict=True))
 
+# Options with which F of one micro-batch and BW of another one run at once (Megatron Core 0.14).
+PAIRS_OPTIONS = "--overlap-moe-expert-parallel-comm --delay-wgrad-compute"
+
 # Layers of a kind up to which a stage is spelled out.
 _FEW = 2
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from synth.costs.recomputed_layers import recomputing
 from synth.errors import SynthError
 from synth.estimates.outside_pipeline import OutsidePipeline, layers_of_ranks
-from synth.families import family_layout, family_placement, generate, reads_times
+from synth.families import family_layout, family_placement, generate, overlapping, reads_times
 from synth.layouts.judged import Bounded, JudgedLayout, LayoutTimes
 from synth.layouts.layout_bounds import LayoutBounds
 from synth.layouts.question import LayoutQuestion, RunLayout
@@ -21,13 +21,16 @@ from synth.layouts.runtime_rules import recomputes_layers
 from synth.layouts.tuning import FAMILIES, LAYOUT_SEARCH
 from synth.objective import Objective
 from synth.op_kinds import OpKind
+from synth.plan.choose.with_pairs import pair_names
 from synth.plan.published.family_searches import FamilySearches
 from synth.plan.published.order_scores import Judge
 from synth.plan.published.variants import RecomputedLayers, Sizes
 from synth.profile import Profile
 from synth.schedule.files.claim import Claim
 from synth.schedule.files.plan_file import Plan
+from synth.schedule.lowering.lower import lower
 from synth.schedule.rank_memory import peak_bytes
+from synth.schedule.simulate import simulate
 from synth.schedule.verify import verify
 
 
@@ -91,7 +94,7 @@ class LayoutJudge:
             The layout; None also if its sizes admit no schedule.
         """
         bounds = LayoutBounds(self.question, layout.groups)
-        names = self._names(layout) if name is None else (name,)
+        names = self._all_names(layout, bounds) if name is None else (name,)
         scores = sorted(self._scores(layout, bounds, names))
         if below_us is not None:
             most_us = LAYOUT_SEARCH.near_factor * below_us
@@ -102,6 +105,18 @@ class LayoutJudge:
             except SynthError:
                 continue
         return None
+
+    def _all_names(self, layout: RunLayout, bounds: LayoutBounds) -> Iterator[str]:
+        """Yield the published schedules, then those whose F and BW run at once, if some are."""
+        yield from self._names(layout)
+        if not bounds.has_pairs(layout):
+            return
+        names = FAMILIES.names(layout.ranks, layout.rounds)
+        for where in dict.fromkeys(family_placement(name, layout.ranks) for name in names):
+            if self.question.allowed.why_not_on(where) is None:
+                with suppress(SynthError):  # the runtime's own schedule does not admit the sizes
+                    own = self.question.allowed.order_on(where, layout.micro_batches)
+                    yield from pair_names(where) if own is None else overlapping((own,))
 
     def _names(self, layout: RunLayout) -> Iterator[str]:
         """Yield the published schedules that the runtime has for a layout."""
@@ -126,38 +141,46 @@ class LayoutJudge:
         self, layout: RunLayout, bounds: LayoutBounds, names: Iterable[str]
     ) -> Iterator[QuickScore]:
         """Yield the scores of published schedules, by few micro-batches."""
-        few = _few_micro_batches(layout)
-        for number, name in enumerate(names):
-            if number and self._should_stop():
-                return
-            with suppress(SynthError):  # the family does not admit the sizes
-                yield self._score(layout, bounds, name, few)
-
-    def _score(self, layout: RunLayout, bounds: LayoutBounds, name: str, few: int) -> QuickScore:
-        where, watch = family_placement(name, layout.ranks), _Watch(self._should_stop)
+        watch = _Watch(self._should_stop)
         searches = FamilySearches(
             bounds.profile,
-            few,
+            _few_micro_batches(layout),
             Judge(Objective.MAKESPAN, self._caps(layout)),
             watch.is_over,
             is_free=layout.rounds == 1,
             menu=self.question.allowed.layer_menu,
         )
+        for number, name in enumerate(names):
+            if number and self._should_stop():
+                return
+            with suppress(SynthError):  # the family does not admit the sizes
+                yield self._score(layout, bounds, name, searches, watch)
+
+    def _score(
+        self,
+        layout: RunLayout,
+        bounds: LayoutBounds,
+        name: str,
+        searches: FamilySearches,
+        watch: _Watch,
+    ) -> QuickScore:
+        where = family_placement(name, layout.ranks)
         watch.begin(LAYOUT_SEARCH.cuts_s)
-        searches.cuts(where)
+        searches.cuts(where)  # those of a placement are searched for once
         watch.begin(LAYOUT_SEARCH.family_s)
         search = searches.of(name, where)
         found = search.plain()
-        may_recompute = recomputes_layers(self.question.allowed.runtime, layout.groups)
+        pairs, runtime = bool(found.lowered.schedule.overlapped), self.question.allowed.runtime
+        may_recompute = recomputes_layers(runtime, layout.groups, pairs=pairs)
         if may_recompute and self.question.cap_bytes is not None:
             watch.begin(LAYOUT_SEARCH.family_s)
             with_layers = search.with_layers if found.score.fits else search.with_few_layers
             found = with_layers(found) or found
         sizes, layers = found.variant.sizes, found.recomputed_layers
-        busiest_us = searches.costs.least_work_us(sizes, layers, where, 1)
+        busiest_us = searches.costs.least_work_us(sizes, layers, where, 1, pairs=pairs)
         held = layers_of_ranks(sizes, where)
         outside = OutsidePipeline(bounds.estimator, layout.ranks).times(bounds.profile, held)
-        more_us = (layout.micro_batches - few) * busiest_us
+        more_us = (layout.micro_batches - searches.num_micro_batches) * busiest_us
         us = found.score.value_us + more_us + outside.data_us
         return QuickScore(found.score.excess_bytes, us, name, sizes, layers)
 
@@ -243,8 +266,19 @@ def _parts(layout: RunLayout, bounds: LayoutBounds, plan: Plan) -> LayoutTimes:
     shares = [estimate.factors[kind].share for kind in ("matmul", "memory", "communication")]
     whole = sum(shares) or 1.0
     matmul_us, memory_us, communication_us = (work_us * share / whole for share in shares)
-    idle_us = plan.claim.makespan_us - work_us - again_us - step_us
-    return LayoutTimes(matmul_us, memory_us, communication_us, again_us, idle_us, data_us, step_us)
+    timeline = simulate(lower(plan.schedule(), plan.costs))
+    reduce_us = timeline.makespan_us - _unreduced_us(plan)
+    hidden_us = (sum(timeline.apart_us) - sum(timeline.work_us)) / layout.ranks
+    work_us, communication_us = work_us - hidden_us, communication_us - hidden_us
+    idle_us = plan.claim.makespan_us - work_us - again_us - reduce_us - step_us
+    return LayoutTimes(
+        matmul_us, memory_us, communication_us, again_us, idle_us, reduce_us, data_us, step_us
+    )
+
+
+def _unreduced_us(plan: Plan) -> int:
+    """The makespan of a plan's order without its reductions."""
+    return simulate(lower(plan.schedule(), plan.costs.without_reductions())).makespan_us
 
 
 def _work_us(profile: Profile) -> float:

@@ -19,7 +19,10 @@ class LayoutTimes(NamedTuple):
         communication_us: exchanges of tensor, context and expert parallelism that are seen.
         again_us: layers that are computed again.
         idle_us: of the pipeline: fill, drain, imbalance, and waits for links.
-        data_us: gradients and parameters between data-parallel ranks, as far as they are seen.
+        reduce_us: by which the makespan is longer than without the reduction of gradients between
+            data-parallel ranks.
+        data_us: parameters between data-parallel ranks, as far as their exchange is seen, and
+            gradients that are not reduced beside compute.
         step_us: the optimizer, with which the pipeline ends.
     """
 
@@ -28,6 +31,7 @@ class LayoutTimes(NamedTuple):
     communication_us: float
     again_us: float
     idle_us: float
+    reduce_us: float
     data_us: float
     step_us: float
 
@@ -42,7 +46,8 @@ PART_NAMES = (
     "exchanges of tp, cp and ep",
     "recomputation",
     "idle time of the pipeline",
-    "gradients and parameters",
+    "reduction of gradients",
+    "gathering of parameters",
     "optimizer",
 )
 

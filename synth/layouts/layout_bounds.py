@@ -32,7 +32,7 @@ class LayoutBounds:
     def __init__(self, question: LayoutQuestion, groups: Layout) -> None:
         self.question, self.estimator = question, question.estimator(groups)
         self.profile = self.estimator.profile()
-        self._pipeline = PipelineBound(self.profile)
+        self._pipelines: dict[bool, PipelineBound] = {}
         self._known_us: dict[int, float] = {}
 
     @cached_property
@@ -46,17 +46,29 @@ class LayoutBounds:
     def of(self, layout: RunLayout) -> Bounded | Unfit:
         """The bound of a layout, or the memory that each of its orders exceeds."""
         size = PipelineSize(layout.ranks, layout.rounds, layout.micro_batches)
-        pipeline_us = self._pipeline.least_us(size, self.question.cap_bytes)
+        pipeline = self._pipeline(pairs=self.has_pairs(layout))
+        pipeline_us = pipeline.least_us(size, self.question.cap_bytes)
         if pipeline_us is None:
-            return Unfit(layout, self._pipeline.least_bytes(layout.ranks))
+            return Unfit(layout, pipeline.least_bytes(layout.ranks))
         outside_us = self._outside_us(layout.ranks)
         bound_us = pipeline_us + outside_us
-        guess_us = self._pipeline.guess_us(size, self.question.cap_bytes) + outside_us
+        # With one stage per rank no published schedule has pairs.
+        usual = self._pipeline(pairs=self.has_pairs(layout) and layout.rounds > 1)
+        guess_us = usual.guess_us(size, self.question.cap_bytes) + outside_us
         return Bounded(bound_us, max(bound_us, guess_us), layout)
 
     def step_bound_us(self, layout: RunLayout, makespan_bound_us: float) -> float:
         """The bound of a step whose makespan has a bound over all partitions."""
         return makespan_bound_us + self._outside_us(layout.ranks)
+
+    def has_pairs(self, layout: RunLayout) -> bool:
+        """True if F and BW of two micro-batches may run at once, and save time so."""
+        return self.profile.has_pairs and self.question.runs_pairs(layout)
+
+    def _pipeline(self, *, pairs: bool) -> PipelineBound:
+        if pairs not in self._pipelines:
+            self._pipelines[pairs] = PipelineBound(self.profile, pairs=pairs)
+        return self._pipelines[pairs]
 
     def _outside_us(self, ranks: int) -> float:
         """The bound of what a step of a pipeline of some ranks takes beside its makespan."""

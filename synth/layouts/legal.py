@@ -58,6 +58,7 @@ def _groups(
             precision=question.precision,
             sharding=sharding,
             recompute=recompute,
+            narrow_gather=question.narrow_gather and sharding is Sharding.ZERO1,
         )
 
 

@@ -8,11 +8,11 @@ from pydantic import ValidationError
 
 from synth.errors import SynthError
 from synth.estimates.layout import Layout, Recompute, Sharding
-from synth.families import family_placement, vocabulary_barriers
+from synth.families import family_placement, may_overlap, vocabulary_barriers
 from synth.layouts.question import LayoutQuestion, RunLayout
 from synth.layouts.search import NamedLayout
 from synth.records.record import describe
-from synth.units import shown
+from synth.units import counted, shown
 
 _SIZES = ("tp", "cp", "ep", "etp", "pp", "dp", "mbs", "vp")
 _WORDS = ("sharding", "recompute", "schedule")
@@ -33,6 +33,7 @@ def read_layout(text: str, question: LayoutQuestion) -> NamedLayout:
     if "dp" not in given:
         others = sizes["tp"] * sizes["cp"] * sizes["pp"]
         sizes["dp"] = max(1, question.gpus // others)
+    sharding = _one_of(Sharding, given.get("sharding", Sharding.ZERO1), text)
     try:
         groups = Layout(
             seq_len=question.seq_len,
@@ -43,8 +44,9 @@ def read_layout(text: str, question: LayoutQuestion) -> NamedLayout:
             expert_tensor=sizes["etp"],
             data=sizes["dp"],
             precision=question.precision,
-            sharding=_one_of(Sharding, given.get("sharding", Sharding.ZERO1), text),
+            sharding=sharding,
             recompute=_one_of(Recompute, given.get("recompute", Recompute.NONE), text),
+            narrow_gather=question.narrow_gather and sharding is Sharding.ZERO1,
         )
     except ValidationError as error:
         raise SynthError(f"the layout {shown(text)} is out of range:\n{describe(error)}") from None
@@ -62,14 +64,16 @@ def _check_schedule(name: str, layout: RunLayout, question: LayoutQuestion) -> N
     rounds = where.num_stages // layout.ranks
     if rounds != layout.rounds:
         raise SynthError(
-            f"{name} has {rounds} stages per rank, and {layout.words} has {layout.rounds}; give "
-            f"vp={rounds}"
+            f"{name} has {counted(rounds, 'stage')} per rank, and {layout.words} has "
+            f"{layout.rounds}; give vp={rounds}"
         )
     reason = allowed.why_not_on(where)
     if vocabulary_barriers(name):
         reason = "a layout has whole layers"
     if reason is None and not allowed.runs(name, keeps_saved=True):
         reason = f"{allowed.runtime} does not run it"
+    if reason is None and may_overlap(name) and not question.runs_pairs(layout):
+        reason = f"with {layout.words} it does not run F and BW at once"
     if reason is not None:
         raise SynthError(f"schedule={name} is not for {allowed.runtime}: {reason}; give another")
 

@@ -10,6 +10,10 @@ work as if each micro-batch had a part of it. Three arguments are combined:
   and after a micro-batch's last F on it the input of each.
 - Memory: what F of a layer keeps lives until the layer's B, so through F and B of all later layers.
   Bytes times lifetimes, summed over layers and micro-batches, fit into room times makespan.
+- Reduction of gradients: with one stage per rank each rank reduces those of its layers behind its
+  work, as far as its last backward does not hide that; so the mean of the ranks has its part of it.
+- Pairs: where F and BW may run at once, each F hides no more of a layer than the time by which the
+  two are shorter so, and neither of them gets shorter by more.
 - Recomputation: a layer that is computed again keeps nothing but its input, and takes F's time
   again. Of all choices of layers the best one by a fractional knapsack counts.
 """
@@ -20,14 +24,16 @@ import numpy as np
 import numpy.typing as npt
 
 from synth.costs.recomputed_layers import is_recomputed_already
+from synth.costs.stage_costs import LAST_BUCKET
 from synth.layouts.packing import least_of_fullest
 from synth.op_kinds import OpKind
 from synth.profile import Profile
 
 _Values = npt.NDArray[np.float64]
 
-# Half a microsecond for each of F, B and W of a stage, and for its STEP, whose times are rounded.
-_ROUNDED_US, _STEP_ROUNDED_US = 1.5, 0.5
+# Half a microsecond for each of F, B and W of a stage, and for its STEP and its reduction, whose
+# times are rounded.
+_ROUNDED_US, _STEP_ROUNDED_US = 1.5, 1.0
 
 # More than any step takes.
 _UNFIT_US = 1e12
@@ -45,16 +51,25 @@ class PipelineSize:
 class PipelineBound:
     """The bounds of a profile's layers."""
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: Profile, *, pairs: bool = False) -> None:
+        """Add up the layers.
+
+        Args:
+            pairs: the bounds also hold for orders with F and BW of two micro-batches at once.
+        """
         layers = [profile.layer_profile(place) for place in range(len(profile.layers))]
         times = {
             kind: np.array([layer.time_us[kind].median_us for layer in layers])
             for kind in (OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP)
         }
-        self.forward = times[OpKind.F]
-        self.input_gradient = np.minimum(times[OpKind.B], times[OpKind.BW])
+        hidden = pairs * np.array([layer.hidden_us for layer in layers])
+        self.forward = times[OpKind.F] - hidden
+        least_us = np.minimum(times[OpKind.B], times[OpKind.BW])
+        self.input_gradient = np.maximum(0.0, least_us - hidden)
         backward = np.minimum(times[OpKind.B] + times[OpKind.W], times[OpKind.BW])
         self._passes, self._step = self.forward + backward, times[OpKind.STEP]
+        self._backward_us = float(times[OpKind.BW].sum())
+        self._reduce_us = sum(layer.reduce_us for layer in layers)
         self._static = _static_bytes(profile)
         self.static_bytes = float(self._static.sum())
         is_open = [not is_recomputed_already(profile, place) for place in range(len(layers))]
@@ -143,7 +158,7 @@ class PipelineBound:
                 again = float(self.again.sum()) * max(0.0, 1 - room / max(1.0, saved))
         fill, total = (ranks - 1) / (ranks * size.rounds), float(self.work(size).sum())
         busiest = max(self._busiest_us(size), total / ranks) + again / ranks
-        return size.micro_batches * busiest + fill * (total + again)
+        return size.micro_batches * busiest + fill * (total + again) + self._guess_reduced_us(size)
 
     def _with_layers(self, size: PipelineSize, room: float, kept_us: float) -> float:
         """The least of the larger of work and memory over fractions of recomputed layers."""
@@ -173,9 +188,31 @@ class PipelineBound:
             # After its last F and B, the gradient passes all ranks before.
             found = max(found, _spread(size.ranks, size.micro_batches, 1.0) * passes)
         fill = (size.ranks - 1) / 2 * float(self.forward.min())
-        mean = size.micro_batches * total / size.ranks + fill
+        mean = size.micro_batches * total / size.ranks + fill + self._reduced_us(size)
         packed = size.micro_batches * self._busiest_us(size)
         return max(found, mean, packed, passes)
+
+    def _reduced_us(self, size: PipelineSize) -> float:
+        """The mean of what the ranks reduce behind their work, at least.
+
+        Only the first stage hides a part of its own, no more than its last backward, and no more
+        than all but the last bucket.
+        """
+        if size.rounds > 1:
+            return 0.0
+        seen_us = max(LAST_BUCKET * self._reduce_us, self._reduce_us - self._backward_us)
+        return seen_us / size.ranks
+
+    def _guess_reduced_us(self, size: PipelineSize) -> float:
+        """About what is seen of the reduction of a rank's equal stages, one after another.
+
+        The first rank has its last backwards of a micro-batch over the time of all backwards.
+        """
+        each, stages = self._reduce_us / size.ranks, size.ranks * size.rounds
+        within_us = self._backward_us * (size.rounds - 1) / size.rounds
+        beside_us = self._backward_us if size.rounds == 1 else 0.0
+        last_us = (self._reduce_us - beside_us) / stages
+        return max(LAST_BUCKET * self._reduce_us / stages, last_us, each - within_us)
 
     def _busiest_us(self, size: PipelineSize) -> float:
         """The least work of the busiest rank, whichever layers it holds."""

@@ -8,9 +8,10 @@ from synth.estimates.estimated_profile import DEFAULT_OPTIMIZER, Estimator
 from synth.estimates.factors import Factors
 from synth.estimates.layout import Layout, Precision, Recompute, Sharding, Software
 from synth.estimates.model_shape import ModelShape
-from synth.layouts.runtime_rules import check_on_runtime
+from synth.layouts.runtime_rules import check_on_runtime, runs_pairs
 from synth.plan.runtimes import DEFAULT, Allowed
 from synth.profile.optimizer import OptimizerSpec
+from synth.units import counted
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ class LayoutQuestion:
         global_batch: sequences of a step.
         seq_len: tokens of a sequence.
         software: the training program.
+        narrow_gather: layouts with ZeRO-1 keep and gather parameters in float8.
         factors: what estimated times are multiplied by.
         allowed: the schedules that the runtime executes.
         cap_bytes: the memory limit of a device; None: no limit.
@@ -80,6 +82,7 @@ class LayoutQuestion:
     seq_len: int
     software: Software
     precision: Precision = Precision.BF16
+    narrow_gather: bool = False
     factors: Factors = field(default_factory=Factors)
     optimizer: OptimizerSpec = DEFAULT_OPTIMIZER
     allowed: Allowed = DEFAULT
@@ -108,6 +111,11 @@ class LayoutQuestion:
         """Tokens per second of one device."""
         return self.global_batch * self.seq_len / (step_us * 1e-6) / self.gpus
 
+    def runs_pairs(self, layout: RunLayout) -> bool:
+        """True if schedules with F and BW at once are judged for a layout."""
+        runtime, groups = self.allowed.runtime, layout.groups
+        return runs_pairs(runtime, self.shape, groups, layout.ranks, layout.rounds)
+
     def check_groups(self, groups: Layout, ranks: int) -> None:
         """Refuse sizes that the model or the runtime does not admit on so many pipeline ranks."""
         groups.check(self.shape)
@@ -119,18 +127,19 @@ class LayoutQuestion:
         self.check_groups(groups, layout.ranks)
         if layout.gpus != self.gpus:
             raise SynthError(
-                f"{layout.words} has tp × cp × pp × dp = {layout.gpus} devices, and there are "
-                f"{self.gpus}; give sizes whose product is {self.gpus}"
+                f"{layout.words} has tp × cp × pp × dp = {counted(layout.gpus, 'device')}, and "
+                f"there are {self.gpus}; give sizes whose product is {self.gpus}"
             )
         if groups.data * groups.micro_batch_size * layout.micro_batches != self.global_batch:
             raise SynthError(
-                f"{layout.words} cannot share {self.global_batch} sequences equally; give dp × mbs "
-                f"that divides them"
+                f"{layout.words} cannot share {counted(self.global_batch, 'sequence')} equally; "
+                f"give dp × mbs that divides them"
             )
         if layout.ranks * layout.rounds > self.num_layers:
             raise SynthError(
-                f"{layout.words} has {layout.ranks * layout.rounds} stages, and {self.shape.name} "
-                f"has {self.num_layers} layers with embedding and head; give fewer"
+                f"{layout.words} has {counted(layout.ranks * layout.rounds, 'stage')}, and "
+                f"{self.shape.name} has {counted(self.num_layers, 'layer')} with embedding and "
+                f"head; give fewer"
             )
         if groups.sharding is Sharding.FSDP and layout.ranks > 1:
             raise SynthError(

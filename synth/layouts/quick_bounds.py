@@ -27,7 +27,7 @@ class QuickBounds:
 
     def __init__(self, question: LayoutQuestion) -> None:
         self.question = question
-        self._passes: dict[Layout, PipelineBound] = {}
+        self._passes: dict[tuple[Layout, bool], PipelineBound] = {}
         self._states: dict[Layout, tuple[list[int], list[float]]] = {}
 
     def of(self, alike: Sequence[RunLayout]) -> Waiting | list[Unfit]:
@@ -40,7 +40,7 @@ class QuickBounds:
         cap_bytes = self.question.cap_bytes
         if cap_bytes is not None and (least := self.least_bytes(groups, ranks)) > cap_bytes:
             return [Unfit(layout, least) for layout in alike]
-        pipeline = self._pipeline(groups)
+        pipeline = self._pipeline(groups, pairs=any(map(self.question.runs_pairs, alike)))
         sizes = [PipelineSize(ranks, one.rounds, one.micro_batches) for one in alike]
         states = 0.0 if cap_bytes is None else self._fullest(groups, ranks, 0)
         ends = (sizes[0], sizes[-1])
@@ -76,10 +76,9 @@ class QuickBounds:
         states = [float(estimator.states(kind).static_bytes) for kind in counts]
         return list(counts.values()), states
 
-    def _pipeline(self, groups: Layout) -> PipelineBound:
-        """The bounds of the passes, which FSDP only makes longer."""
-        key = groups.model_copy(update={"data": 1, "sharding": Sharding.NONE})
-        if key not in self._passes:
-            whole = groups.model_copy(update={"sharding": Sharding.NONE})
-            self._passes[key] = PipelineBound(self.question.estimator(whole).profile())
+    def _pipeline(self, groups: Layout, *, pairs: bool) -> PipelineBound:
+        """The bounds of the passes, which FSDP only makes longer, and float8 parameters do not."""
+        whole = groups.model_copy(update={"sharding": Sharding.NONE, "narrow_gather": False})
+        if (key := (whole.model_copy(update={"data": 1}), pairs)) not in self._passes:
+            self._passes[key] = PipelineBound(self.question.estimator(whole).profile(), pairs=pairs)
         return self._passes[key]

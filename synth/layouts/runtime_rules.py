@@ -91,10 +91,34 @@ def _check_experts_of_torchtitan(groups: Layout, ranks: int) -> None:
         )
 
 
-def recomputes_layers(runtime: Runtime, groups: Layout) -> bool:
+def runs_pairs(
+    runtime: Runtime, shape: ModelShape, groups: Layout, ranks: int, rounds: int
+) -> bool:
+    """True if a program runs F and BW of two micro-batches at once, where that saves time.
+
+    Megatron-LM does with `--overlap-moe-expert-parallel-comm`, which asserts expert parallelism,
+    several stages per rank, no layers that are recomputed as a whole, and no more than one layer of
+    multi-token prediction. Torch and torchtitan run the two one after the other by default.
+    """
+    if runtime == Runtime.SYNTH:
+        return True
+    return (
+        runtime == Runtime.MEGATRON
+        and groups.expert > 1
+        and ranks > 1
+        and rounds > 1
+        and groups.recompute is not Recompute.FULL
+        and shape.mtp_layers <= 1
+    )
+
+
+def recomputes_layers(runtime: Runtime, groups: Layout, *, pairs: bool = False) -> bool:
     """True if whole layers can be recomputed beside what a layout recomputes within layers.
 
-    Megatron-LM and torchtitan have one mode for all layers.
+    Megatron-LM and torchtitan have one mode for all layers, and Megatron-LM recomputes no whole
+    ones where F and BW run at once (`pairs`).
     """
+    if pairs and runtime == Runtime.MEGATRON:
+        return False
     has_one_mode = runtime in (Runtime.MEGATRON, Runtime.TORCHTITAN)
     return not (has_one_mode and groups.recompute in (Recompute.SELECTIVE, Recompute.OPS))

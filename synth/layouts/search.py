@@ -250,7 +250,7 @@ class LayoutSearch:
 
     def _solve_best(self) -> None:
         """Give the best layouts to the solver, each an equal part of the time that is left."""
-        chosen = self._to_solve()
+        chosen = [one for one in self._to_solve() if self._may_improve(one)]
         for number, judged in enumerate(chosen):
             left_s = self._began + LAYOUT_SEARCH.solve_share * self.limit_s - time.monotonic()
             limit_s = left_s / (len(chosen) - number)
@@ -261,6 +261,10 @@ class LayoutSearch:
                 solved = self.solve(judged, limit_s, self.stop)
                 if solved is not None and self._is_of_runtime(judged, solved.plan):
                     self._add(self._with_plan(judged, solved))
+
+    def _may_improve(self, judged: JudgedLayout) -> bool:
+        """False for F and BW at once where the only orders searched for are without such pairs."""
+        return self.question.allowed.orders_freely or not judged.plan.schedule().overlapped
 
     def _to_solve(self) -> list[JudgedLayout]:
         """The best layouts with a pipeline; one and several stages per rank are among them."""
@@ -283,8 +287,10 @@ class LayoutSearch:
         found = judged_plan(
             self.question, layout, bounds, solved.plan, name, judged.placement, peaks
         )
-        # Two stages per rank are looped or a V, and the solver's bound holds for one of them.
+        # Two stages per rank are looped or a V, and the solver's bound holds for one of them, and
+        # for orders without F and BW at once.
         is_only = layout.rounds != 2 or self.question.allowed.runtime == Runtime.MEGATRON
+        is_only = is_only and not bounds.has_pairs(layout)
         bound_us = bounds.step_bound_us(layout, solved.bound_us if is_only else 0)
         self._raised_us[layout.words] = max(bound_us, found.bound_us)
         return found.with_bound(bound_us) if found.fits else found

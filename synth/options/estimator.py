@@ -27,13 +27,15 @@ def estimator_of(given: EstimateArguments, shape: ModelShape | None = None) -> E
     shape, device = shape or model_of(given.model), device_of(given.device)
     if given.gpus_per_node is not None:
         device = device.replace(ranks_per_node=given.gpus_per_node)
-    layout = _layout(given)
+    layout, software = _layout(given), software_of(given.software)
     layout.check(shape)
+    if layout.narrow_gather:
+        software.check_narrow_gather(layout.precision)
     return Estimator(
         shape,
         device,
         layout,
-        software_of(given.software),
+        software,
         factors_of(given.calibration, device, given.software),
         OptimizerSpec.parse(given.optimizer),
     )
@@ -53,6 +55,7 @@ def _layout(given: EstimateArguments) -> Layout:
             precision=given.dtype,
             sharding=given.sharding,
             recompute=given.recompute,
+            narrow_gather=given.fp8_param_gather,
         )
     except ValidationError as error:
         raise SynthError(

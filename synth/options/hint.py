@@ -16,6 +16,7 @@ from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Placement, Schedule
 from synth.solver.problem import Problem
 from synth.system.messages import talk
+from synth.units import counted
 
 
 class ReadHint(NamedTuple):
@@ -148,9 +149,11 @@ def _of_plan(plan: Plan, name: str, problem: Problem, profile: Profile) -> Sched
     sizes = (plan.num_ranks, plan.num_micro_batches)
     if sizes != (problem.num_ranks, problem.num_micro_batches):
         raise SynthError(
-            f"§hint {name} is for {plan.num_ranks} ranks and {plan.num_micro_batches} "
-            f"micro-batches, asked for are {problem.num_ranks} ranks and "
-            f"{problem.num_micro_batches} micro-batches; give a plan for the same sizes, or none"
+            f"§hint {name} is for {counted(plan.num_ranks, 'rank')} and "
+            f"{counted(plan.num_micro_batches, 'micro-batch')}, asked for are "
+            f"{counted(problem.num_ranks, 'rank')} and "
+            f"{counted(problem.num_micro_batches, 'micro-batch')}; give a plan for the same sizes, "
+            f"or none"
         )
     if schedule.placement != problem.placement:
         raise SynthError(

@@ -122,10 +122,13 @@ def read_layout_task(given: LayoutArguments) -> LayoutTask:
         seq_len=given.seq_len,
         software=software_of(name),
         precision=given.dtype,
+        narrow_gather=given.fp8_param_gather,
         factors=factors_of(given.calibration, device, name),
         optimizer=OptimizerSpec.parse(given.optimizer),
         allowed=given.allowed,
     )
+    if question.narrow_gather:
+        question.software.check_narrow_gather(question.precision)
     limit = _limit(given, question)
     cap = None if limit.caps_bytes is None else limit.caps_bytes[0]
     question = question.within(cap)

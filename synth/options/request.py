@@ -22,6 +22,7 @@ from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent, Result
 from synth.system.messages import talk
+from synth.units import counted
 
 
 @dataclass(frozen=True)
@@ -132,9 +133,9 @@ def announce_sizes(request: Request, held: str = "") -> None:
     if speeds is not None:
         held += f" of speed {','.join(f'{speed:g}' for speed in speeds)}"
     talk(
-        f"{request.profile.name}: {len(request.profile.layers)} layers on "
-        f"{request.problem.num_ranks} ranks{held}, {request.problem.num_micro_batches} "
-        f"micro-batches; {request.limit.explanation}"
+        f"{request.profile.name}: {counted(len(request.profile.layers), 'layer')} on "
+        f"{counted(request.problem.num_ranks, 'rank')}{held}, "
+        f"{counted(request.problem.num_micro_batches, 'micro-batch')}; {request.limit.explanation}"
     )
 
 

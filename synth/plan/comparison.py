@@ -18,7 +18,7 @@ from synth.search.outcome import relative_gap
 from synth.solver.result import Incumbent
 from synth.solver.weight_passing.problem import WeightMovement
 from synth.system.display import MOST_ROWS, Displayed
-from synth.units import format_bytes, format_us
+from synth.units import counted, format_bytes, format_us
 
 # Prefix of the rows of published planners.
 PLANNED = "planned "
@@ -174,8 +174,8 @@ class Comparison(Displayed):
         asked, ranked = self.question, self.ranked()
         longest = max((len(entry.name) for entry in ranked[:MOST_ROWS]), default=0)
         lines = [
-            f"Comparison on {asked.profile.name}: {asked.num_ranks} ranks, "
-            f"{asked.num_micro_batches} micro-batches, by {asked.objective.words}"
+            f"Comparison on {asked.profile.name}: {counted(asked.num_ranks, 'rank')}, "
+            f"{counted(asked.num_micro_batches, 'micro-batch')}, by {asked.objective.words}"
         ]
         for entry in ranked[:MOST_ROWS]:
             fits = {None: "", True: "  fits", False: "  exceeds the limit"}[entry.fits]

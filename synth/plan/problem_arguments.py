@@ -16,6 +16,7 @@ from synth.plan.weight_passing.data_parallel_plan import costs_of_one, sharing_o
 from synth.profile import Profile
 from synth.schedule.model import Placement
 from synth.solver.problem import Problem
+from synth.units import counted
 
 # Layers of each stage, those of a balance, or, with `auto`, those that a search finds.
 Partition = tuple[int, ...] | Literal["auto", "even"]
@@ -128,14 +129,15 @@ def sizes_on(where: Placement, partition: Partition) -> tuple[int, ...] | None:
     if isinstance(partition, str):
         return None
     if len(partition) != where.num_stages:
-        raise SynthError(f"§partition gives {len(partition)} stages for {_needed_sizes(where)}")
+        given = counted(len(partition), "stage")
+        raise SynthError(f"§partition gives {given} for {_needed_sizes(where)}")
     return partition
 
 
 def _needed_sizes(where: Placement) -> str:
     if where == Placement.linear(where.num_ranks):
-        return f"{where.num_ranks} ranks; give one size per rank"
+        return f"{counted(where.num_ranks, 'rank')}; give one size per rank"
     return (
-        f"{where.num_ranks} ranks that hold {where.num_stages} stages in this placement; give one "
-        f"size per stage"
+        f"{counted(where.num_ranks, 'rank')} that hold {counted(where.num_stages, 'stage')} in "
+        f"this placement; give one size per stage"
     )

@@ -15,7 +15,7 @@ from synth.schedule.rank_memory import exceeds_caps, peak_bytes
 from synth.schedule.sharded_pipelines import sharded_pipelines, side_by_side
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import verify
-from synth.units import format_bytes, format_us
+from synth.units import counted, format_bytes, format_us
 
 # The best known schedule for each kind of placement, and the same with everything recomputed.
 _ZB_V = "zb-v"
@@ -149,7 +149,7 @@ def _compared(plan: Plan, own: Lowered, timeline: Timeline) -> str:
             is_own = schedule.programs == own.schedule.programs
             return f"{too_large}{_against(plan, timeline, _title(candidate), known, is_own=is_own)}"
         too_large = f"{_title(candidate)} needs {format_bytes(max(peaks))}, and "
-    sizes = f"{one.num_ranks} ranks and {one.num_micro_batches} micro-batches"
+    sizes = f"{counted(one.num_ranks, 'rank')} and {counted(one.num_micro_batches, 'micro-batch')}"
     return too_large.removesuffix(", and ") or f"{_title(name)} is not defined for {sizes}"
 
 

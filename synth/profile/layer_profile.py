@@ -138,6 +138,9 @@ class LayerProfile(Record):
 
     `pair_us` is the time of F of one micro-batch and BW of another one at once; None: not known,
     which counts as one after the other.
+
+    `reduce_us` is the time in which the data-parallel ranks of a group of devices that is a rank
+    add up the layer's gradients, once per step, over links of their own.
     """
 
     time_us: dict[OpKind, Timing]
@@ -167,6 +170,9 @@ class LayerProfile(Record):
     pair_us: Timing | None = Field(
         default=None, description="F and BW of two micro-batches at once; None: not known"
     )
+    reduce_us: TimeUs = Field(
+        default=0.0, description="the sum of gradients over a rank's data-parallel ranks, per step"
+    )
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -190,6 +196,8 @@ class LayerProfile(Record):
             fields.pop("variants", None)
         if self.pair_us is None:
             fields.pop("pair_us", None)
+        if not self.reduce_us:
+            fields.pop("reduce_us", None)
         if not self.recompute_saved_bytes:
             fields.pop("recompute_saved_bytes", None)
         return fields

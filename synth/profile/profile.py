@@ -28,7 +28,7 @@ from synth.profile.workload import Workload
 from synth.records.field_types import PlainText, Whole, check_plain
 from synth.records.record import FileRecord, Record, describe
 from synth.system.display import Displayed
-from synth.units import MOST_SUMMABLE, format_us
+from synth.units import MOST_SUMMABLE, counted, format_us
 
 # The slowest and the fastest rank, as multiples of the device that was measured.
 _Speed = Annotated[float, Field(ge=1e-3, le=1e3)]
@@ -127,11 +127,11 @@ class Profile(Displayed, FileRecord):
     added the FLOPs of layers and the peak FLOP/s of the device, version 4 the gradients of outputs,
     version 5 tied parameters, version 6 how estimated numbers were computed, and ranks of unequal
     speed, version 7 variants of layers of which B computes a part again, version 8 the time of F
-    and BW of two micro-batches at once.
+    and BW of two micro-batches at once, version 9 the time of the reduction of gradients.
     """
 
     FORMAT: ClassVar[str] = "synth-profile"
-    VERSION: ClassVar[int] = 8
+    VERSION: ClassVar[int] = 9
     SINCE: ClassVar[Mapping[str, int]] = {
         "workload.inputs": 2,
         "peak_flops_per_s": 3,
@@ -140,6 +140,7 @@ class Profile(Displayed, FileRecord):
         "rank_speeds": 6,
         "layer_profiles.*.variants": 7,
         "layer_profiles.*.pair_us": 8,
+        "layer_profiles.*.reduce_us": 9,
         "workload.group": 7,
     }
     MADE_BY: ClassVar[tuple[str, ...]] = ("synth profile", "synth estimate")
@@ -255,8 +256,9 @@ class Profile(Displayed, FileRecord):
         """Name the profile, its layers and its origin, on two lines."""
         work_us = sum(self.layer_profile(i).work_us() for i in range(len(self.layers)))
         return (
-            f"Profile {self.name}: {len(self.layers)} layers of {len(self.layer_profiles)} kinds, "
-            f"F + B + W {format_us(work_us)} per micro-batch\n"
+            f"Profile {self.name}: {counted(len(self.layers), 'layer')} of "
+            f"{counted(len(self.layer_profiles), 'kind')}, F + B + W {format_us(work_us)} per "
+            f"micro-batch\n"
             f"  {self.provenance.source} on {self.provenance.device}, {self.provenance.date}"
         )
 

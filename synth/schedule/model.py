@@ -8,6 +8,7 @@ from synth.op_kinds import MEASURED, MOVES
 from synth.schedule.ops import Op
 from synth.schedule.weight_flow import WeightFlow
 from synth.schedule.weight_versions import WeightVersions
+from synth.units import counted
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,15 @@ class Placement:
         """For each stage the ranks that hold copies of it, in the order of the copies."""
         return tuple(tuple(dict.fromkeys(ranks)) for ranks in zip(*self.ranks, strict=True))
 
+    def holding(self, stage: int) -> tuple[int, ...]:
+        """The ranks that hold copies of a stage, in rank order."""
+        return tuple(sorted(self.holders[stage]))
+
+    def is_alone(self, stage: int) -> bool:
+        """True if a stage is on one rank, which holds nothing else."""
+        ranks = self.holders[stage]
+        return len(ranks) == 1 and len(self.held[ranks[0]]) == 1
+
     @cached_property
     def first_copies(self) -> tuple[tuple[int, ...], ...]:
         """For each stage copy, [replica][stage], the first replica of the stage on its rank."""
@@ -149,8 +159,10 @@ class Schedule:
     def __repr__(self) -> str:
         """Name the schedule and its sizes; `programs` has the ops."""
         return (
-            f"Schedule {self.name}: {self.num_ranks} ranks, {self.placement.num_stages} stages, "
-            f"{self.num_micro_batches} micro-batches, {sum(map(len, self.programs))} ops"
+            f"Schedule {self.name}: {counted(self.num_ranks, 'rank')}, "
+            f"{counted(self.placement.num_stages, 'stage')}, "
+            f"{counted(self.num_micro_batches, 'micro-batch')}, "
+            f"{counted(sum(map(len, self.programs)), 'op')}"
         )
 
     @property

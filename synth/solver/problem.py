@@ -11,6 +11,7 @@ from synth.profile import Profile
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.recomputation_rules import RecomputationMenu
 from synth.solver.tuning import SEARCH
+from synth.units import counted
 
 
 @dataclass(frozen=True)
@@ -49,18 +50,19 @@ class Problem:
         num_stages = self.costs.num_stages
         if self.num_micro_batches < 1:
             raise SynthError(
-                f"{self.num_micro_batches} micro-batches given; at least one is needed"
+                f"{counted(self.num_micro_batches, 'micro-batch')} given; at least one is needed"
             )
         if self.num_ops > SEARCH.most_ops:
             raise SynthError(
-                f"{self.num_micro_batches} micro-batches in {num_stages} stages make "
-                f"{self.num_ops:,} ops, more than the {SEARCH.most_ops:,} that the solver handles; "
-                f"give at most {SEARCH.most_ops // (3 * num_stages):,} micro-batches"
+                f"{counted(self.num_micro_batches, 'micro-batch')} in "
+                f"{counted(num_stages, 'stage')} make {self.num_ops:,} ops, more than the "
+                f"{SEARCH.most_ops:,} that the solver handles; give at most "
+                f"{SEARCH.most_ops // (3 * num_stages):,} micro-batches"
             )
         if self.placement.num_stages != num_stages:
             raise SynthError(
-                f"the placement has {self.placement.num_stages} stages, the costs {num_stages}; "
-                f"cut the profile into as many stages as the placement has"
+                f"the placement has {counted(self.placement.num_stages, 'stage')}, the costs "
+                f"{num_stages}; cut the profile into as many stages as the placement has"
             )
         held = self.placement.held
         if not all(held):
@@ -74,8 +76,8 @@ class Problem:
             )
         if self.caps_bytes is not None and len(self.caps_bytes) != self.num_ranks:
             raise SynthError(
-                f"{len(self.caps_bytes)} caps given for {self.num_ranks} ranks; "
-                f"give one for each rank"
+                f"{len(self.caps_bytes)} caps given for {counted(self.num_ranks, 'rank')}; give "
+                f"one for each rank"
             )
 
     @classmethod
@@ -137,6 +139,6 @@ class Problem:
         return [stage for stage, _ in self.placement.held[rank]]
 
     def reduction_us(self, stage: int) -> int:
-        """Return the duration of the all-reduce of a stage's gradients between its copies."""
-        ranks = sorted({ranks[stage] for ranks in self.placement.ranks})
-        return self.costs.reduction_us(stage, ranks)
+        """Return the duration of the reduction of a stage's gradients, see `Costs.reduction_us`."""
+        ranks = self.placement.holding(stage)
+        return self.costs.reduction_us(stage, ranks, is_alone=self.placement.is_alone(stage))

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from synth.cli.answer.layout_commands import commands
+from synth.interop.export_format import ExportFormat
+from synth.interop.exported import losses
 from synth.layouts.judge import LayoutJudge
 from synth.layouts.named_layout import read_layout
 from synth.options.arguments.plan import LayoutArguments
@@ -56,7 +58,27 @@ def commands_of(
     ("model", "text", "options", "words", "absent"),
     [
         (DENSE, "tp=2,pp=2", {}, ("--bf16", "--use-distributed-optimizer"), ("fp8", "recompute")),
-        (DENSE, "tp=2", {"dtype": "fp8"}, ("--bf16 --fp8-format hybrid",), ("group-size",)),
+        (
+            DENSE,
+            "tp=2",
+            {"dtype": "fp8"},
+            ("--bf16 --fp8-format hybrid",),
+            ("group-size", "--fp8-param-gather"),
+        ),
+        (
+            DENSE,
+            "tp=2",
+            {"dtype": "fp8", "fp8_param_gather": True},
+            ("--bf16 --fp8-format hybrid --fp8-param-gather", "--use-distributed-optimizer"),
+            (),
+        ),
+        (
+            DENSE,
+            "pp=1,sharding=fsdp",
+            {"dtype": "fp8", "fp8_param_gather": True, "optimizer": "adamw+master"},
+            ("--use-torch-fsdp2",),
+            ("--fp8-param-gather",),
+        ),
         (
             DENSE,
             "pp=1,sharding=fsdp",
@@ -148,6 +170,23 @@ def test_megatron_gets_what_was_judged(
     found = commands_of(tmp_path, model, text, {"runtime": "megatron", **options})["megatron"]
     assert all(each in found for each in words), found
     assert not any(each in found for each in absent), found
+
+
+PAIRS = "--overlap-moe-expert-parallel-comm --delay-wgrad-compute"
+
+
+def test_megatron_runs_pairs_where_they_were_judged(tmp_path: Path) -> None:
+    """And no search of orders is offered, which would end with one without pairs."""
+    sizes, plan = "pp=2,vp=2,ep=4", tmp_path / "plan.json"
+    asked = {"runtime": "megatron", "mem_limit": "none", "software": "megatron-graphs"}
+    paired = commands_of(
+        tmp_path, EXPERTS, f"{sizes},schedule=interleaved:2,overlap", asked, output=plan
+    )
+    apart = commands_of(tmp_path, EXPERTS, f"{sizes},schedule=interleaved:2", asked)
+    assert PAIRS in paired["megatron"] and PAIRS not in apart["megatron"]
+    assert "solve" in apart and not {"solve", "search longer"} & {*paired}
+    notes = losses(Plan.load(plan), "plan.json", ExportFormat.MEGATRON, {})
+    assert any(PAIRS in note for note in notes)
 
 
 @pytest.mark.parametrize("runtime", ["megatron", "torchtitan"])

@@ -84,6 +84,7 @@ def test_the_commands_of_the_answer_run(
         (("--also", "pp=2,dp=1"), "devices"),
         (("--mem-limit", "min"), "synth solve"),
         (("--dtype", "fp4"), "no matrix products"),
+        (("--time-limit", "1ms"), "the time limit of 1 ms was over before any of"),
     ],
 )
 def test_a_wrong_option_is_one_clear_line(

@@ -1,8 +1,10 @@
 """What `synth profile` prints of the layers that it measured."""
 
 from synth.cli.answer.profile import profile_summary
+from synth.cli.answer.whole_step import whole_step_lines
 from synth.profile import Profile
 from synth.profile.tied_parameters import TiedParameters
+from synth.profile.whole_step import HeldPeak, WholeStep
 from synth.profiles import find
 from tests.cli.conftest import NAME
 
@@ -44,3 +46,19 @@ def test_layers_that_share_parameters_are_named() -> None:
     lines = profile_summary(profile.replace(tied_parameters=(tied, two))).splitlines()
     assert f"{names[0]} shares 0 B of parameters with 2 other layers" in lines
     assert f"{names[0]} shares 0 B of parameters with {names[1]}" in lines
+
+
+def test_a_whole_step_is_compared_with_its_parts() -> None:
+    peaks = [
+        HeldPeak(micro_batches=1, planned_bytes=1000, measured_bytes=990),
+        HeldPeak(micro_batches=2, planned_bytes=2000, measured_bytes=2004),
+    ]
+    step = WholeStep(layers=("a", "b"), parts_us=2000, whole_us=2050, peaks=tuple(peaks))
+    assert whole_step_lines(step) == [
+        "whole step of 2 layers: F + B + W take 2.050 ms, the sum of its parts is 2.000 ms (+2.5%)",
+        "peak of its memory: 1 held 990 B, planned 1 kB (-1.0%); "
+        "2 held 2.004 kB, planned 2 kB (+0.2%)",
+    ]
+    assert whole_step_lines(step.replace(layers=("a",), peaks=()))[0].startswith(
+        "whole step of 1 layer: "
+    )

@@ -155,7 +155,7 @@ def test_one_rank_has_one_placement(synth: Synth) -> None:
     alone = ("solve", NAME, "--ranks", "1", "--micro-batches", "2")
     ended = synth(*alone)
     assert ended.code == 0
-    assert "24 layers on 1 ranks as 24, " in ended.stderr
+    assert "24 layers on 1 rank as 24, " in ended.stderr
     assert "proven optimal" in ended.stdout
 
 

@@ -5,6 +5,7 @@ Written from docs and papers, not from the library: it shares only `Op` and the 
 
 import random
 from collections import defaultdict
+from collections.abc import Sequence
 
 from synth.costs.costs import Costs
 from synth.op_kinds import OpKind
@@ -141,9 +142,41 @@ class Naive:
                     if (target, value) not in arrived:
                         return False
                     ready.append(arrived[target, value])
+        for part in self.parts(op):
+            if part.kind == STEP:
+                ready.append(self._reduced_us(rank, part.stage, done[rank]))
         start = max(ready)
         done[rank].append((start, start + self.duration_us(op)))
         return True
+
+    def parts(self, op: Op) -> Sequence[Op]:
+        """The op itself."""
+        return (op,)
+
+    def _reduced_us(self, rank: int, stage: int, done: list[tuple[int, int]]) -> int:
+        """The end of a stage's reduction among the devices of its rank, 0 without one.
+
+        Reductions begin in the order of the last W's, each behind its own and the one before; in a
+        schedule that is not eager behind all of them.
+        """
+        program, lasts = self.programs[rank], dict[int, int]()
+        is_step = [any(part.kind == STEP for part in self.parts(op)) for op in program]
+        end = max(place for place in range(len(done)) if not is_step[place]) + 1
+        begin = max((place + 1 for place in range(end) if is_step[place]), default=0)
+        for place in range(begin, end):
+            parts = self.parts(program[place])
+            lasts |= {part.stage: place for part in parts if part.kind in (W, BW)}
+        if not self.schedule.eager:
+            lasts = dict.fromkeys(lasts, max(lasts.values()))
+        free, ends = 0, {}
+        for place, other in sorted((place, other) for other, place in lasts.items()):
+            own = self.costs.stages[other]
+            length = own.reduce_us
+            if other == 0 and len(lasts) == 1:  # in buckets, beside the last backward
+                length = max(round(length / 10), length - own.duration_us[BW])
+            if own.reduce_us:
+                free = ends[other] = max(free, done[place][1]) + length
+        return ends.get(stage, 0)
 
     def _advance_link(
         self,

@@ -259,34 +259,41 @@ class Plain:
         of_ranks: dict[tuple[int, ...], list[tuple[int, int]]] = {}
         for stage, ranks in enumerate(copies):
             latest = max(self._last_weight(rank, stage) for rank in ranks)
+            if len(set(ranks)) == 1 and not self.costs.stages[stage].reduce_us:
+                continue
             of_ranks.setdefault(tuple(sorted(set(ranks))), []).append((latest, stage))
         self.rings: dict[tuple[int, ...], list[Ring]] = {}
         # Sets stand in the order of the first reduction among each.
         for ranks, queue in sorted(of_ranks.items(), key=lambda item: min(item[1])):
-            if len(ranks) > 1:
-                queue.sort()
-                self.rings[ranks] = [
-                    Ring(
-                        stage,
-                        ranks,
-                        self._ring_us(stage, ranks),
-                        tuple(
-                            max(self._last_weight(rank, s) for _, s in queue[: k + 1])
-                            for rank in ranks
-                        ),
-                    )
-                    for k, (_, stage) in enumerate(queue)
-                ]
+            queue.sort()
+            self.rings[ranks] = [
+                Ring(
+                    stage,
+                    ranks,
+                    self._ring_us(stage, ranks),
+                    tuple(
+                        max(self._last_weight(rank, s) for _, s in queue[: k + 1]) for rank in ranks
+                    ),
+                )
+                for k, (_, stage) in enumerate(queue)
+            ]
 
     def _ring_us(self, stage: int, ranks: tuple[int, ...]) -> int:
-        n = len(ranks)
+        n, own = len(ranks), self.costs.stages[stage]
+        within = own.reduce_us
+        if (
+            n == 1
+            and stage == 0
+            and sum(row.count(ranks[0]) for row in self.schedule.placement.ranks) == 1
+        ):
+            within = max(round(within / 10), within - own.duration_us[BW])
         share = self.costs.stages[stage].gradient_bytes / n
         rounds = []
         for i in range(n):
             link = self.costs.links.between(ranks[i], ranks[(i + 1) % n])
             bandwidth = link.bandwidth_bytes_per_s
             rounds.append(link.latency_us + (share / bandwidth * 1e6 if bandwidth else 0))
-        return round(2 * (n - 1) * max(rounds))
+        return within + round(2 * (n - 1) * max(rounds))
 
     def _find_durations(self) -> None:
         ops = [op for program in self.ops for op in program]
@@ -384,7 +391,8 @@ class Plain:
         """The reductions that start behind the op at a place."""
         for rings in self.rings.values():
             for ring in rings:
-                if rank in ring.ranks and ring.behind[ring.ranks.index(rank)] == place:
+                among_ranks = len(ring.ranks) > 1 and rank in ring.ranks
+                if among_ranks and ring.behind[ring.ranks.index(rank)] == place:
                     among = ", ".join(map(str, ring.ranks))
                     name = f"gradient of stage {ring.stage} among ranks {among}"
                     lines.append((f"COLLECT {name}", []))
@@ -431,8 +439,10 @@ class Plain:
                 return f"{program[node - self.first[rank]]} on rank {rank}"
         later = [f"transfer of {self._named(r)}" for routes in self.routes for r in routes]
         for ring in (ring for rings in self.rings.values() for ring in rings):
-            among = ", ".join(map(str, ring.ranks))
-            later.append(f"all-reduce of the gradient of stage {ring.stage} among ranks {among}")
+            among = f"ranks {', '.join(map(str, ring.ranks))}"
+            if len(ring.ranks) == 1:
+                among = f"the devices of rank {ring.ranks[0]}"
+            later.append(f"all-reduce of the gradient of stage {ring.stage} among {among}")
         return later[node - self.first[-1]]
 
 
@@ -583,6 +593,7 @@ def random_costs(rng: random.Random, num_stages: int, num_ranks: int) -> Costs:
             gradient_bytes=rng.randint(0, 60),
             replay_bytes=rng.randint(0, 3),
             light_rise_bytes=rng.choice((None, 5, 15)),
+            reduce_us=rng.choice((0, 0, rng.randint(1, 40))),
         )
         for _ in range(num_stages)
     )

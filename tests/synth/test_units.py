@@ -5,6 +5,7 @@ import pytest
 from synth.errors import SynthError
 from synth.units import (
     MOST_SUMMABLE,
+    counted,
     format_bytes,
     format_bytes_both,
     format_us,
@@ -129,3 +130,16 @@ def test_bandwidths_are_read_in_bytes_and_in_bits(text: str, bytes_per_s: float)
 def test_a_bandwidth_that_is_none_is_refused_with_examples(text: str) -> None:
     with pytest.raises(SynthError, match=r"25GB/s \(bytes\) or 200Gb/s \(bits\)"):
         parse_bandwidth(text)
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "text"),
+    [
+        (1, "micro-batch", "1 micro-batch"),
+        (2, "micro-batch", "2 micro-batches"),
+        (0, "layer", "0 layers"),
+        (1, "layer", "1 layer"),
+    ],
+)
+def test_a_count_agrees_with_its_noun(number: int, noun: str, text: str) -> None:
+    assert counted(number, noun) == text

@@ -7,7 +7,7 @@ steps then cost one test per op.
 import resource
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
@@ -29,8 +29,22 @@ class OpClock:
     `recording` may be changed between steps.
     """
 
-    def __init__(self, device: torch.device, *, recording: bool = True) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        *,
+        recording: bool = True,
+        host_ns: Callable[[], int] | None = None,
+    ) -> None:
+        """Record nothing yet.
+
+        Args:
+            device: that runs the ops.
+            recording: False: nothing is recorded until it is True.
+            host_ns: the host's clock for ops on a CPU; None: its monotonic time.
+        """
         self.recording = recording
+        self._host_ns = host_ns
         self._device, self._on_cuda = device, device.type == "cuda"
         self._events: list[torch.cuda.Event] = []
         self._num_events = 0
@@ -126,7 +140,7 @@ class OpClock:
     def _now(self) -> Any:
         """Return an event on CUDA, nanoseconds on CPU."""
         if not self._on_cuda:
-            return time.perf_counter_ns()
+            return time.perf_counter_ns() if self._host_ns is None else self._host_ns()
         with self._lock:  # links that carry weights have threads of their own
             if self._num_events == len(self._events):
                 made = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

@@ -31,6 +31,7 @@ from synth.report.picture.formats import save_picture
 from synth.report.picture.schedule import schedule_picture
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.verify import verify
+from synth.units import counted
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,8 @@ class ChartSet:
         charts = [*others, Chart.planned(name, plan, overlaid.timeline, reason, explanation)]
         if has_run:
             charts.append(Chart.measured("measured", plan, overlaid))
-        size = f"{plan.num_ranks} ranks, {plan.num_micro_batches} micro-batches"
+        ranks, number = counted(plan.num_ranks, "rank"), plan.num_micro_batches
+        size = f"{ranks}, {counted(number, 'micro-batch')}"
         mark = ESTIMATED if plan.is_estimated else ""
         title = f"{plan.name}: {size} of {plan.profile_name}{mark}"
         return cls(title, tuple(charts), by_rank=has_run)
@@ -121,7 +123,7 @@ def _published(name: str, plan: Plan) -> Chart:
     num_stages = family_placement(name, plan.num_ranks).num_stages
     if num_stages != len(plan.partition):
         raise SynthError(
-            f"--against {name} has {num_stages} stages, the plan has the costs of "
+            f"--against {name} has {counted(num_stages, 'stage')}, the plan has the costs of "
             f"{len(plan.partition)}; give a plan file of it (`synth compare --save`); "
             f"{_known(plan)}"
         )

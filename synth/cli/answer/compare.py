@@ -12,6 +12,7 @@ from synth.report.text.canvas import letter
 from synth.report.text.pareto import Mark, Pareto, plot
 from synth.report.text.partitions import by_partition, listed
 from synth.report.text.tables import fitted_table, places, size_unit, table
+from synth.units import counted
 
 # Width in columns that fits any terminal.
 _COLUMNS = 80
@@ -35,8 +36,8 @@ def drawn(comparison: Comparison) -> Pareto:
     )
     mark = "" if asked.profile.provenance.estimate is None else ESTIMATED
     title = (
-        f"{asked.profile.name}{mark} on {asked.num_ranks} ranks, {asked.num_micro_batches} "
-        f"micro-batches"
+        f"{asked.profile.name}{mark} on {counted(asked.num_ranks, 'rank')}, "
+        f"{counted(asked.num_micro_batches, 'micro-batch')}"
     )
     return Pareto(title, asked.objective.words, marks, asked.caps_bytes or ())
 

@@ -16,7 +16,7 @@ from synth.errors import SynthError
 from synth.estimates.device import device_of
 from synth.estimates.layout import Precision, Recompute, Sharding
 from synth.interop.group_options import megatron_group, torchtitan_group
-from synth.interop.megatron import megatron_parts, to_megatron
+from synth.interop.megatron import PAIRS_OPTIONS, megatron_parts, to_megatron
 from synth.interop.recomputation import (
     megatron_recomputation,
     torchtitan_checkpointing,
@@ -46,10 +46,11 @@ def commands(task: LayoutTask, judged: JudgedLayout, output: Path | None) -> Map
     Args:
         output: the plan file.
     """
-    found = {"estimate": _estimate(task, judged)}
-    if judged.layout.ranks > 1:
+    found, runtime = {"estimate": _estimate(task, judged)}, task.question.allowed.runtime
+    # A search orders ops without F and BW at once, and begins with those of a plan for synth alone.
+    is_searched = runtime == Runtime.SYNTH or not judged.plan.schedule().overlapped
+    if judged.layout.ranks > 1 and is_searched:
         found["solve" if output is None else "search longer"] = _solve(task, judged, output)
-    runtime = task.question.allowed.runtime
     if output is not None and judged.layout.ranks > 1 and runtime != Runtime.SYNTH:
         found["export"] = _export(runtime, output)
     if runtime != Runtime.SYNTH and task.nodes is not None:
@@ -99,6 +100,8 @@ def _estimate(task: LayoutTask, judged: JudgedLayout) -> str:
     words = ["synth", "estimate", given.model]
     for name, value in values.items():
         words += [f"--{name}", str(value)]
+    if groups.narrow_gather:
+        words.append("--fp8-param-gather")
     return shlex.join([*words, "-o", _PROFILE])
 
 
@@ -145,7 +148,11 @@ def _megatron(task: LayoutTask, judged: JudgedLayout) -> Iterator[str]:
     yield f"--micro-batch-size {groups.micro_batch_size}"
     yield f"--global-batch-size {task.question.global_batch} --seq-length {groups.seq_len}"
     yield _MEGATRON_PRECISION[groups.precision]
+    if groups.narrow_gather:
+        yield "--fp8-param-gather"
     yield from priced_in_megatron(task.question, layout)
+    if plan.schedule().overlapped:
+        yield PAIRS_OPTIONS
     yield from _megatron_recomputation(task, judged)
 
 

@@ -8,7 +8,7 @@ from synth.cli.answer.output import percent
 from synth.layouts.answer import LayoutAnswer, Stability
 from synth.layouts.judged import PART_NAMES, JudgedLayout
 from synth.report.text.tables import table
-from synth.units import format_bytes, format_us
+from synth.units import counted, format_bytes, format_us
 
 _COLUMNS = 100
 _MOST_ROWS, _MOST_REASONS = 12, 3
@@ -40,7 +40,8 @@ def _head(found: LayoutAnswer, best: JudgedLayout) -> Iterator[str]:
     asked, estimate = found.question, best.profile.provenance.estimate
     assert estimate is not None
     yield _filled(estimate.words)
-    yield f"layout {best.layout.words}: {best.schedule}, {best.layout.micro_batches} micro-batches"
+    number = counted(best.layout.micro_batches, "micro-batch")
+    yield f"layout {best.layout.words}: {best.schedule}, {number}"
     yield (
         f"step {format_us(round(best.us))}, {asked.tokens_per_s(best.us):,.0f} tokens/s per device"
     )
@@ -54,8 +55,9 @@ def _head(found: LayoutAnswer, best: JudgedLayout) -> Iterator[str]:
     open_words = "" if found.is_complete else f"; {why} before all that may be faster"
     bounded = "" if found.bounded == found.legal else f"{found.bounded:,} bounded, "
     yield _filled(
-        f"{found.legal:,} legal layouts, {bounded}{found.unfit:,} exceed the memory in any order, "
-        f"{found.judged:,} judged{open_words}"
+        f"{found.legal:,} legal {'layout' if found.legal == 1 else 'layouts'}, "
+        f"{bounded}{found.unfit:,} exceed the memory in any order, {found.judged:,} "
+        f"judged{open_words}"
     )
     parts = (f"{name} {percent(us / best.us, 1)}" for name, us in _shown_parts(best))
     yield _filled(f"the step: {', '.join(parts)}")
@@ -69,7 +71,7 @@ def _memory(found: LayoutAnswer, best: JudgedLayout) -> str:
         return f"memory: {format_bytes(peak)} on the fullest rank, no limit"
     return (
         f"memory: {format_bytes(peak)} of {format_bytes(cap)} on the fullest rank, margin "
-        f"{percent(1 - peak / cap, 1)}, {best.recomputed} layers recomputed"
+        f"{percent(1 - peak / cap, 1)}, {counted(best.recomputed, 'layer')} recomputed"
     )
 
 
@@ -82,10 +84,11 @@ def _stable(stability: Stability, ranked: Sequence[JudgedLayout], scatter: float
     near = sum(one.us <= (1 + scatter) * ranked[0].us for one in ranked)
     cut = ", for more of which the time was over" if stability.is_cut_short else ""
     return (
-        f"the best in {stability.wins[0]} of {stability.draws} draws of the estimate's factors"
-        f"{cut}, among the best layouts of {len(stability.wins)} choices of tp and pp, at most "
-        f"{percent(stability.worst_regret, 1)} slower than the best of a draw; {near} layouts are "
-        f"within the scatter of the estimate, {percent(scatter, 0)}"
+        f"the best in {stability.wins[0]} of {counted(stability.draws, 'draw')} of the estimate's "
+        f"factors{cut}, among the best layouts of {len(stability.wins)} choices of tp and pp, at "
+        f"most {percent(stability.worst_regret, 1)} slower than the best of a draw; "
+        f"{counted(near, 'layout')} {'is' if near == 1 else 'are'} within the scatter of the "
+        f"estimate, {percent(scatter, 0)}"
     )
 
 

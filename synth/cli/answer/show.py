@@ -15,6 +15,7 @@ from synth.schedule.simulate import Timeline
 from synth.schedule.steady_state import least_steady_us, steady_us
 from synth.schedule.version_facts import version_facts
 from synth.search.outcome import StoppedBy
+from synth.units import counted
 
 
 def headline(plan: Plan, timeline: Timeline, reason: str) -> str:
@@ -25,8 +26,10 @@ def headline(plan: Plan, timeline: Timeline, reason: str) -> str:
     devices = () if group is None else (f"devices: {group.layout(plan.num_ranks)}",)
     return "\n".join(
         (
-            f"{plan.name}: {plan.num_ranks} ranks, {len(plan.partition)} stages{_copies(plan)}, "
-            f"{plan.num_micro_batches} micro-batches of {plan.profile_name} on {plan.device}",
+            f"{plan.name}: {counted(plan.num_ranks, 'rank')}, "
+            f"{counted(len(plan.partition), 'stage')}{_copies(plan)}, "
+            f"{counted(plan.num_micro_batches, 'micro-batch')} of {plan.profile_name} on "
+            f"{plan.device}",
             *devices,
             value_line(asked.words, asked.value_us(timeline), claim.lower_bound_us, claim.gap),
             f"bubble rate {', '.join(_bubble_rates(asked, timeline))}{speed and f'; {speed}'}",

@@ -22,7 +22,7 @@ from synth.report.picture.pareto import pareto_picture
 from synth.schedule.files.plan_file import Plan
 from synth.search.outcome import StoppedBy
 from synth.solver.result import Incumbent
-from synth.units import format_us
+from synth.units import counted, format_us
 
 # Least seconds between two messages about published schedules.
 _PAUSE_S = 5.0
@@ -36,8 +36,9 @@ def work(request: CompareRequest) -> None:
     asked = read_comparison(given)
     question = asked.question
     talk(
-        f"{question.profile.name}: {len(question.profile.layers)} layers on {question.num_ranks} "
-        f"ranks, {question.num_micro_batches} micro-batches; {asked.limit.explanation}"
+        f"{question.profile.name}: {counted(len(question.profile.layers), 'layer')} on "
+        f"{counted(question.num_ranks, 'rank')}, "
+        f"{counted(question.num_micro_batches, 'micro-batch')}; {asked.limit.explanation}"
     )
     comparison, is_cut_short = _compare(given.only, asked, deadline)
     if comparison.entries:

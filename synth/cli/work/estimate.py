@@ -9,6 +9,7 @@ from synth.cli.estimate import EstimateRequest
 from synth.estimates.layout import Layout
 from synth.estimates.model_shape import ModelShape
 from synth.options.estimator import estimator_of
+from synth.units import counted
 
 
 def work(request: EstimateRequest) -> None:
@@ -32,7 +33,8 @@ def work(request: EstimateRequest) -> None:
 
 def _described(shape: ModelShape, layout: Layout) -> str:
     """Say how large the model is that was read, so that another one is noticed."""
-    size = f"{shape.name}: {shape.layers} layers, {shape.parameters / 1e9:.2f} billion parameters"
+    layers = counted(shape.layers, "layer")
+    size = f"{shape.name}: {layers}, {shape.parameters / 1e9:.2f} billion parameters"
     if shape.experts is None:
         return size
     size += f", {shape.parameters_of_a_token / 1e9:.2f} billion of a token"

@@ -19,7 +19,7 @@ from synth.records.overwrite_guard import (
     check_replaceable,
 )
 from synth.records.record import check_outputs, is_stream, write_together
-from synth.units import shown
+from synth.units import counted, shown
 
 _KINDS: dict[ExportFormat, FileKind] = {
     ExportFormat.TORCH: TORCH_CSV,
@@ -51,9 +51,9 @@ def work(plan_path: Path, request: ExportRequest) -> None:
     if output is not None:
         copies = len(plan.placement)
         talk(
-            f"{', '.join(map(str, files))}: {plan.num_ranks // copies} ranks, "
-            f"{len(plan.partition)} stages, {plan.num_micro_batches // copies} micro-batches, "
-            f"for {to}"
+            f"{', '.join(map(str, files))}: {counted(plan.num_ranks // copies, 'rank')}, "
+            f"{counted(len(plan.partition), 'stage')}, "
+            f"{counted(plan.num_micro_batches // copies, 'micro-batch')}, for {to}"
         )
 
 

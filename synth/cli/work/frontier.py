@@ -27,7 +27,7 @@ from synth.records.file_lock import only_writer
 from synth.report.picture.curve import curve_picture
 from synth.report.picture.formats import save_picture
 from synth.schedule.files.plan_file import Plan
-from synth.units import format_bytes, format_us
+from synth.units import counted, format_bytes, format_us
 
 
 def work(request: FrontierRequest) -> None:
@@ -69,8 +69,9 @@ class _CurveTask:
         if isinstance(space, WeightPlaces):
             partition = ""
         return (
-            f"{self.profile.name}{mark} on {problem.num_ranks} ranks ({'; '.join(space.names)}), "
-            f"{problem.num_micro_batches} micro-batches{partition}"
+            f"{self.profile.name}{mark} on {counted(problem.num_ranks, 'rank')} "
+            f"({'; '.join(space.names)}), "
+            f"{counted(problem.num_micro_batches, 'micro-batch')}{partition}"
         )
 
     def save(self, curve: MemoryCurve) -> None:
@@ -90,9 +91,9 @@ def _trace(asked: _CurveTask) -> tuple[MemoryCurve, bool]:
     if isinstance(space, WeightPlaces):
         how = f"with {'; '.join(space.names)}"
     talk(
-        f"{asked.profile.name}: {problem.num_ranks} ranks {how}, {problem.num_micro_batches} "
-        f"micro-batches;"
-        f" {effort.points} points, {effort.jobs} at once with {effort.workers} workers each{there}"
+        f"{asked.profile.name}: {counted(problem.num_ranks, 'rank')} {how}, "
+        f"{counted(problem.num_micro_batches, 'micro-batch')}; {effort.points} points, "
+        f"{effort.jobs} at once with {effort.workers} workers each{there}"
     )
     progress = _Progress(asked, begun)
 

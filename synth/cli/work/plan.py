@@ -17,7 +17,10 @@ from synth.layouts.runtime_rules import left_out
 from synth.options.deadline import Deadline
 from synth.options.layout_task import read_layout_task
 from synth.plan.runtimes import Runtime
-from synth.units import format_bytes, format_us
+from synth.units import counted, format_bytes, format_us
+
+# Seconds in which layouts of hundreds of devices are listed and the first ones judged.
+_ENOUGH_S = 30
 
 # Least seconds between two messages about layouts that are judged.
 _PAUSE_S = 5.0
@@ -37,8 +40,9 @@ def work(request: PlanRequest) -> None:
     task = read_layout_task(given)
     asked = task.question
     talk(
-        f"{asked.shape.name} on {asked.gpus} × {asked.device.title}, {asked.global_batch} "
-        f"sequences of {asked.seq_len} tokens; {task.limit.explanation}"
+        f"{asked.shape.name} on {asked.gpus} × {asked.device.title}, "
+        f"{counted(asked.global_batch, 'sequence')} of {counted(asked.seq_len, 'token')}; "
+        f"{task.limit.explanation}"
     )
     if reason := left_out(asked.allowed.runtime, asked.shape, asked.precision):
         talk(reason)
@@ -59,7 +63,7 @@ def work(request: PlanRequest) -> None:
     if found.best is None:
         if found.is_interrupted:
             raise Interrupted("interrupted before the first layout; run the same command again")
-        raise NoLayout(_why_none(found))
+        raise NoLayout(_why_none(found, given.time_limit))
     if request.output is not None:
         found.best.plan.save(request.output)
     further = commands(task, found.best, request.output)
@@ -71,19 +75,27 @@ def work(request: PlanRequest) -> None:
         talk(f"written: {request.output}")
 
 
-def _why_none(found: LayoutAnswer) -> str:
+def _why_none(found: LayoutAnswer, limit_s: float) -> str:
     asked = found.question
     if not found.legal:
         return (
-            f"{asked.shape.name} has no layout on {asked.gpus} devices with {asked.global_batch} "
-            f"sequences a step; give a number of devices and a --global-batch with common divisors"
+            f"{asked.shape.name} has no layout on {counted(asked.gpus, 'device')} with "
+            f"{counted(asked.global_batch, 'sequence')} a step; give a number of devices and a "
+            f"--global-batch with common divisors"
         )
     if found.unfit == found.legal and found.closest_unfit is not None:
         unfit = found.closest_unfit
         return (
-            f"none of {found.legal:,} layouts of {asked.shape.name} on {asked.gpus} devices fits "
-            f"into memory in any order: {unfit.layout.words} comes closest, and its fullest rank "
-            f"needs at least {_above(unfit.least_bytes, asked)}; {_more_memory(asked)}"
+            f"none of {_layouts(found.legal)} of {asked.shape.name} on "
+            f"{counted(asked.gpus, 'device')} fits into memory in any order: {unfit.layout.words} "
+            f"comes closest, and its fullest rank needs at least "
+            f"{_above(unfit.least_bytes, asked)}; {_more_memory(asked)}"
+        )
+    if not found.judged:
+        return (
+            f"the time limit of {format_us(limit_s * 1e6)} was over before any of {found.legal:,} "
+            f"legal layouts was judged, and {found.bounded:,} had a bound; give --time-limit "
+            f"{_ENOUGH_S}s or more"
         )
     closest = ""
     if found.closest_judged is not None:
@@ -102,6 +114,11 @@ def _why_none(found: LayoutAnswer) -> str:
         f"no layout that fits was found among {found.legal - found.unfit:,} that may{closest}; "
         f"allow more --time-limit, or {_more_memory(asked)}"
     )
+
+
+def _layouts(number: int) -> str:
+    """`1 layout`, `1,623 layouts`."""
+    return "1 layout" if number == 1 else f"{number:,} layouts"
 
 
 def _above(num_bytes: float, asked: LayoutQuestion) -> str:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from synth.cli.answer.output import answer, talk, warn_of
+from synth.cli.answer.output import Format, answer, answer_json, talk, warn_of
 from synth.cli.answer.profile import profile_summary
+from synth.cli.answer.whole_step import whole_step_lines
 from synth.cli.profile import ProfileRequest
 from synth.cli.progress.line import current_line
 from synth.cli.read.own_model import file_of
@@ -19,8 +20,10 @@ from synth.interop.times_csv import from_times_csv
 from synth.profile import Profile
 from synth.profile.links import Links
 from synth.profile.mesh import DeviceGroup
+from synth.profile.whole_step import WholeStep
 from synth.profile.workload import Workload
 from synth.records.safe_read import read_text
+from synth.system.messages import warn
 
 if TYPE_CHECKING:
     import torch
@@ -94,7 +97,9 @@ def _workload(model: str, request: ProfileRequest) -> "tuple[Workload, MicroBatc
 
 
 # The options that go with a CSV of times; all others are of a measurement.
-_OF_TIMES = ("model", "output", "force", "micro_batch_size", "seq_len", "peak_flops", "quiet")
+_OF_TIMES = (
+    "model", "output", "force", "micro_batch_size", "seq_len", "peak_flops", "quiet", "format",
+)  # fmt: skip
 
 
 def _check_only_of_times(context: typer.Context, model: str) -> None:
@@ -127,7 +132,7 @@ def _read_times(path: Path, request: ProfileRequest, peak_flops_per_s: float | N
     )
     output = request.output
     profile.save(output)
-    answer(profile_summary(profile))
+    _answer(profile, request, None)
     talk(f"written: {output}; `synth solve {output} --link LATENCY,BANDWIDTH` sets the links")
 
 
@@ -224,6 +229,7 @@ def _measure(
     """Measure the layers, and write and show the profile."""
     from synth.runtime.profiling.profile_model import profile_model
 
+    steps: list[WholeStep] = []
     profile = profile_model(
         workload,
         device,
@@ -238,14 +244,28 @@ def _measure(
         watch=watch,
         processes=processes,
         on_progress=_show_progress if is_first else lambda progress: None,
+        on_whole_step=steps.append,
     )
     if not is_first:
         return
     profile = profile.replace(peak_flops_per_s=peak_flops_per_s)
     profile.save(request.output)
-    answer(profile_summary(profile))
+    step = steps[0] if steps else None
+    _answer(profile, request, step)
     warn_of(profile.provenance.conditions, "this profile")
+    for doubt in () if step is None else step.doubts():
+        warn(doubt)
     talk(f"written: {request.output}")
+
+
+def _answer(profile: Profile, request: ProfileRequest, step: WholeStep | None) -> None:
+    """Write the profile to stdout, with the step that was compared with its parts, if one was."""
+    if request.format == Format.JSON:
+        compared = {} if step is None else {"whole_step": step.model_dump(mode="json")}
+        answer_json(profile.to_data() | compared)
+    else:
+        compared_lines = [] if step is None else whole_step_lines(step)
+        answer("\n".join([profile_summary(profile), *compared_lines]))
 
 
 def _show_progress(progress: "ProfilingProgress") -> None:

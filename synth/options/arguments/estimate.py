@@ -26,6 +26,13 @@ DeviceOption = Annotated[
 DtypeOption = Annotated[
     Precision, CommandOption("Type of the factors of matrices: bf16, fp8, fp4.")
 ]
+Fp8ParamGatherOption = Annotated[
+    bool,
+    CommandOption(
+        "With --dtype fp8 and zero1: parameters of matrices are kept and gathered in float8 "
+        "(Megatron-LM's option)."
+    ),
+]
 OptimizerOption = Annotated[str, CommandOption("As adamw+master+float32-gradients, sgd:0.9, …")]
 DEFAULT_OPTIMIZER = "adamw+master+float32-gradients"
 CalibrationOption = Annotated[
@@ -75,6 +82,7 @@ class EstimateArguments(Record):
         ),
     ] = None
     dtype: DtypeOption = Precision.BF16
+    fp8_param_gather: Fp8ParamGatherOption = False
     optimizer: OptimizerOption = DEFAULT_OPTIMIZER
     sharding: Annotated[
         Sharding,

@@ -11,6 +11,7 @@ from synth.options.arguments.estimate import (
     CalibrationOption,
     DeviceOption,
     DtypeOption,
+    Fp8ParamGatherOption,
     GpusPerNodeOption,
     ModelArgument,
     OptimizerOption,
@@ -63,6 +64,7 @@ class LayoutArguments(Record):
         ),
     ] = None
     dtype: DtypeOption = Precision.BF16
+    fp8_param_gather: Fp8ParamGatherOption = False
     optimizer: OptimizerOption = DEFAULT_OPTIMIZER
     software: Annotated[
         str | None,

@@ -25,7 +25,7 @@ from synth.schedule.files.plan_file import Plan
 from synth.schedule.placements import current_placement_name
 from synth.search.outcome import StoppedBy, relative_gap
 from synth.system.display import Displayed
-from synth.units import format_bytes, format_us
+from synth.units import counted, format_bytes, format_us
 
 # Word for a curve whose points have partitions of their own.
 _SEARCHED = "searched"
@@ -80,8 +80,9 @@ class MemoryCurve(Displayed, FileRecord):
     def __repr__(self) -> str:
         """List the points, one per line."""
         lines = [
-            f"MemoryCurve of {self.profile_name}: {self.num_micro_batches} micro-batches, "
-            f"{self.judged_by.words} by memory limit"
+            f"MemoryCurve of {self.profile_name}: "
+            f"{counted(self.num_micro_batches, 'micro-batch')}, {self.judged_by.words} by memory "
+            f"limit"
         ]
         for plan in self.points:
             claim = plan.claim

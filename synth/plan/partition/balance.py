@@ -14,6 +14,7 @@ from synth.plan.tuning import BALANCE
 from synth.profile import Profile
 from synth.schedule.model import Placement
 from synth.schedule.rank_memory import exceeds_caps
+from synth.units import counted
 
 
 def is_proven_best(placement: Placement, given: Sequence[int] | None) -> bool:
@@ -75,8 +76,9 @@ def _check_layers(num_layers: int, placement: Placement) -> None:
     is_linear = placement == Placement.linear(num_stages)
     way_out = f"use 1 to {num_layers} ranks" if is_linear else "use fewer ranks or rounds"
     raise SynthError(
-        f"{num_stages} stages asked for, the profile has {num_layers} layers; every stage "
-        f"needs one layer at least: {way_out}, or profile a deeper model"
+        f"{counted(num_stages, 'stage')} asked for, the profile has "
+        f"{counted(num_layers, 'layer')}; every stage needs one layer at least: {way_out}, or "
+        f"profile a deeper model"
     )
 
 

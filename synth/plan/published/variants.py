@@ -105,16 +105,26 @@ class VariantCosts:
         return costs if self.speeds is None else at_speeds(costs, self.speeds)
 
     def least_work_us(
-        self, sizes: Sizes, layers: RecomputedLayers, where: Placement, num_micro_batches: int
+        self,
+        sizes: Sizes,
+        layers: RecomputedLayers,
+        where: Placement,
+        num_micro_batches: int,
+        *,
+        pairs: bool = False,
     ) -> int:
-        """Return a lower bound on the time of any order: the least work of the busiest rank."""
+        """Return a lower bound on the time of any order: the least work of the busiest rank.
+
+        Args:
+            pairs: F and BW may run at once.
+        """
         if where.backward_ranks is not None:
             return 0
         table, runs = self._table(layers), pairwise(accumulate(sizes, initial=0))
         stages = [table.stage(*run) for run in runs]
         if self.speeds is not None:
             stages = [stage.at(speed) for stage, speed in zip(stages, self.speeds, strict=True)]
-        of_stage = [_least_us(stage) for stage in stages]
+        of_stage = [_least_us(stage) - pairs * stage.hidden_us for stage in stages]
         each, more = divmod(num_micro_batches, len(where.ranks))
         return max(
             sum(of_stage[stage] * (each + (replica < more)) for stage, replica in held)

@@ -4,7 +4,8 @@ A search sees one pipeline. Its layers keep 1/n of their optimizer state, and th
 of the time (ZeRO-1). The schedule that it finds is run n times side by side
 (`synth.schedule.sharded_pipelines`), with all-gathers of parameters and reduce-scatters of
 gradients, which work in place and need no memory. They only delay ops, so that a lower bound for
-one pipeline without them holds for all pipelines with them.
+one pipeline without them holds for all pipelines with them. Reductions among the devices of a rank
+are not counted beside those of the pipelines.
 
 A stage's share is rounded up once, as its ranks keep it. `costs_of_one` gives a partition these
 costs. Shares of layers are rounded down, so that bounds over partitions hold; a schedule that was
@@ -77,6 +78,7 @@ def _shared(layer: LayerProfile, num_pipelines: int, of_ties: Sequence[int]) -> 
     return layer.replace(
         optimizer_bytes=sum(size // num_pipelines for size in (own_bytes, *of_ties)),
         time_us={**layer.time_us, OpKind.STEP: shared},
+        reduce_us=0,
     )
 
 
@@ -226,4 +228,5 @@ def _shared_stage(stage: StageCosts, num_pipelines: int) -> StageCosts:
     return stage.replace(
         static_bytes=kept - (kept - stage.static_bytes) // num_pipelines,
         duration_us={**stage.duration_us, OpKind.STEP: step_us},
+        reduce_us=0,
     )

@@ -93,5 +93,7 @@ def _kept_bytes(stage: StageCosts, num_pipelines: int, sharded: Sharded | None) 
 def _updating_a_share(stage: StageCosts, num_pipelines: int, kept_bytes: int) -> StageCosts:
     step_us = -(-stage.duration_us[OpKind.STEP] // num_pipelines)
     return stage.replace(
-        static_bytes=kept_bytes, duration_us={**stage.duration_us, OpKind.STEP: step_us}
+        static_bytes=kept_bytes,
+        duration_us={**stage.duration_us, OpKind.STEP: step_us},
+        reduce_us=0,
     )

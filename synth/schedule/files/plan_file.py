@@ -32,7 +32,7 @@ from synth.schedule.simulate import Timeline
 from synth.schedule.verify import ScheduleError, verify
 from synth.schedule.verify_vocabulary import check_executable
 from synth.system.display import Displayed
-from synth.units import format_bytes, format_us, shown
+from synth.units import counted, format_bytes, format_us, shown
 
 _Layer = TypeVar("_Layer")
 
@@ -52,11 +52,12 @@ class Plan(Displayed, FileRecord):
     outputs, which frozen layers do not get, version 11 tied parameters of several stages, version
     12 ranks that are groups of devices, and the policies under which layers are recomputed in
     part, version 13 F and BW of two micro-batches that run at once (`&` between two ops), version
-    14 a vocabulary that is divided over all ranks.
+    14 a vocabulary that is divided over all ranks, version 15 the time of the reduction of
+    gradients among the devices of a rank.
     """
 
     FORMAT: ClassVar[str] = "synth-schedule"
-    VERSION: ClassVar[int] = 14
+    VERSION: ClassVar[int] = 15
     OF_FILE: ClassVar[tuple[str, ...]] = (*FileRecord.OF_FILE, FINGERPRINT)
     SINCE: ClassVar[Mapping[str, int]] = {
         FINGERPRINT: 3,
@@ -73,6 +74,7 @@ class Plan(Displayed, FileRecord):
         "recompute_policies": 12,
         "workload.group": 12,
         "costs.stages.hidden_us": 13,
+        "costs.stages.reduce_us": 15,
         "vocabulary": 14,
     }
     MADE_BY: ClassVar[tuple[str, ...]] = ("synth solve",)
@@ -231,8 +233,9 @@ class Plan(Displayed, FileRecord):
         limit = "" if self.caps_bytes is None else f" of {format_bytes(max(self.caps_bytes))}"
         proven = "proven optimal" if claim.gap == 0 else f"gap {claim.gap:.2%}"
         return (
-            f"Plan {self.name} of {self.profile_name}: {self.num_ranks} ranks, "
-            f"{len(self.partition)} stages, {self.num_micro_batches} micro-batches\n"
+            f"Plan {self.name} of {self.profile_name}: {counted(self.num_ranks, 'rank')}, "
+            f"{counted(len(self.partition), 'stage')}, "
+            f"{counted(self.num_micro_batches, 'micro-batch')}\n"
             f"  {asked.words} {format_us(claim.value_us)}, lower bound "
             f"{format_us(claim.lower_bound_us)}, {proven}\n"
             f"  highest peak {format_bytes(peak)}{limit}, on rank {claim.peak_bytes.index(peak)}\n"

@@ -93,7 +93,10 @@ def _scaled_stage(stage: StageCosts, times: float, sizes: float) -> StageCosts:
     }
     durations = {kind: round(us * times) for kind, us in stage.duration_us.items()}
     hidden_us = math.floor(stage.hidden_us * times)
-    return stage.replace(duration_us=durations, hidden_us=hidden_us, **bytes_of)
+    reduce_us = round(stage.reduce_us * times)
+    return stage.replace(
+        duration_us=durations, hidden_us=hidden_us, reduce_us=reduce_us, **bytes_of
+    )
 
 
 def _scaled_link(link: Link, times: float, sizes: float) -> dict[str, float | None]:

@@ -3,6 +3,8 @@
 Bidirectional pipelines hold several replicas of the stages. When every copy of a stage has done its
 last W, the ranks that hold copies reduce the gradient in a ring, in place, and compute meanwhile.
 The STEP of each copy waits for the reduction. Copies on one rank share that rank's part of it.
+A rank that is a group of devices with data-parallel ranks among them (`StageCosts.reduce_us`) also
+has a reduction for each stage that it holds alone.
 
 Reductions among the same set of ranks run one after another, as the collectives of a communicator
 do, so their order must be the same on all of these ranks. They are ordered by the place of the
@@ -50,7 +52,14 @@ class Collective(NamedTuple):
     def __str__(self) -> str:
         """The readable form: `gradient of stage 2 among ranks 1, 2`."""
         what = "weights" if self.kind == CollectiveKind.GATHER else "gradient"
+        if not self.is_between_ranks:
+            return f"{what} of stage {self.stage} among the devices of rank {self.ranks[0]}"
         return f"{what} of stage {self.stage} among ranks {', '.join(map(str, self.ranks))}"
+
+    @property
+    def is_between_ranks(self) -> bool:
+        """False if the devices of one rank exchange, which the programs of ranks do not say."""
+        return len(self.ranks) > 1
 
     @property
     def sent_bytes(self) -> int:
@@ -92,20 +101,24 @@ def find_reductions(arrays: OpArrays, costs: Costs) -> list[list[PlacedCollectiv
 
     On a rank a reduction starts after its copies' last W (if the schedule is not eager, after all
     ops), or after the start of the previous reduction, if that is later. A stage whose copies are
-    all on one rank needs none, because programs end with their STEPs.
+    all on one rank needs none unless the devices of that rank reduce its gradients, because
+    programs end with their STEPs.
     """
     groups: defaultdict[tuple[int, ...], list[PlacedCollective]] = defaultdict(list)
     drafts = []
+    if len(arrays.schedule.placement.ranks) == 1 and not any(s.reduce_us for s in costs.stages):
+        return []
     for copies in _all_copies(arrays):
         after = _places(arrays, copies)
         drafts.append((max(after), copies.stage, copies, after))
     for _, stage, copies, after in sorted(drafts):
-        if len(copies.ranks) > 1:
+        if len(copies.ranks) > 1 or costs.stages[stage].reduce_us:
             others = groups[copies.ranks]
             if others:
                 after = tuple(map(max, after, others[-1].after))
             num_bytes = costs.stages[stage].gradient_bytes
-            duration_us = costs.reduction_us(stage, copies.ranks)
+            is_alone = arrays.schedule.placement.is_alone(stage)
+            duration_us = costs.reduction_us(stage, copies.ranks, is_alone=is_alone)
             reduction = Collective(stage, copies.ranks, num_bytes, duration_us)
             others.append(PlacedCollective(reduction, after, copies.lasts, copies.steps))
     return list(groups.values())
@@ -113,7 +126,7 @@ def find_reductions(arrays: OpArrays, costs: Costs) -> list[list[PlacedCollectiv
 
 def _all_copies(arrays: OpArrays) -> list[_Copies]:
     placement = arrays.schedule.placement
-    if len(placement.ranks) == 1 or arrays.schedule.weights is not None:
+    if arrays.schedule.weights is not None:
         return []
     lasts = _last_nodes(arrays, OpKind.W, OpKind.BW)
     steps = _last_nodes(arrays, OpKind.STEP)

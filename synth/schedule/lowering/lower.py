@@ -165,6 +165,11 @@ class Lowered:
         """All collectives, in the order of their nodes."""
         return [placed.collective for group in self.collective_groups for placed in group]
 
+    @property
+    def collectives_of_ranks(self) -> list[Collective]:
+        """The collectives that programs start: those of several ranks."""
+        return [one for one in self.collectives if one.is_between_ranks]
+
     @cached_property
     def programs(self) -> "Programs":
         """Each rank's full program."""
@@ -239,7 +244,7 @@ def _communication_slots(lowered: Lowered, rank: int) -> CommunicationSlots:
         slots.waits[int(transfer_table.wait[i])].append(transfers[i])
     for group in lowered.collective_groups:
         for collective, places, *_, waits in group:
-            if rank in collective.ranks:
+            if rank in collective.ranks and collective.is_between_ranks:
                 index = collective.ranks.index(rank)
                 slots.collectives[places[index]].append(collective)
                 if waits is not None:

@@ -242,14 +242,14 @@ class _Links:
 
 
 def _reductions(table: OpTable) -> tuple[list[int], list[int], list[int]]:
-    """Return the stages that several ranks hold, their times, and the numbers of their ranks."""
+    """Return the stages whose gradients are reduced, the times, and the numbers of their ranks."""
     groups: dict[tuple[int, ...], int] = {}
     stages, times_us, numbers = [], [], []
     for stage in range(table.num_stages):
         ranks = tuple(sorted({ranks[stage] for ranks in table.placement.ranks}))
-        if len(ranks) > 1:
+        if (time_us := table.problem.reduction_us(stage)) > 0:
             stages.append(stage)
-            times_us.append(table.problem.reduction_us(stage))
+            times_us.append(time_us)
             numbers.append(groups.setdefault(ranks, len(groups)))
     return stages, times_us, numbers
 

@@ -89,8 +89,8 @@ class ModuloScheduling:
         ]
         for effort in BUILDING_BLOCKS.efforts:
             for smaller, blocks in zip((None, *searches), searches, strict=False):
-                if smaller is not None:
-                    blocks.repeat(smaller)
+                if smaller is not None and smaller.shortest is not None:
+                    blocks.repeat(smaller.shortest)
                 for found in blocks.run(0, most_us, effort):
                     most_us = min(most_us, found.rate)
                     yield found

@@ -62,29 +62,29 @@ class BuildingBlocks:
             kind == F and instance[copy].above is None for copy, (kind, _) in self._nodes
         ]
 
-    def repeat(self, smaller: "BuildingBlocks") -> None:
-        """Begin from the shortest block of fewer micro-batches, as often as it takes for these.
+    @property
+    def shortest(self) -> CyclicSchedule | None:
+        """The block of the shortest interval so far; None before the first."""
+        return None if self._found is None else self._schedule(*self._found)
+
+    def repeat(self, smaller: CyclicSchedule) -> None:
+        """Begin from a block of fewer micro-batches, as often as it takes, unless more is known.
 
         Args:
             smaller: whose size divides this one.
         """
-        if smaller._found is None or self._rate_us <= smaller._rate_us:
+        turns = self.size // smaller.size
+        interval = smaller.interval * turns
+        if self._found is not None and self._found.interval <= interval:
             return
-        arrays, (block, interval) = self._arrays, smaller._found
-        known = dict(zip(smaller._nodes, block.starts.tolist(), strict=True))
-        starts = np.zeros(len(self._nodes), np.int64)
+        arrays, starts = self._arrays, np.zeros(len(self._nodes), np.int64)
         for place, (copy, (kind, k)) in enumerate(self._nodes):
             turn, within = divmod(k, smaller.size)
-            starts[place] = known[copy, OpIndex(kind, within)] + turn * interval
+            at = smaller.starts[copy, OpIndex(kind, within)]
+            starts[place] = at + turn * smaller.interval
         ready = starts[arrays.source] + arrays.duration[arrays.source] + arrays.lag
         waits = starts - np.where(arrays.source == NONE, 0, ready)
-        block = PlacedBlock(np.arange(len(starts)), waits, starts)
-        self._found = _Found(block, interval * self.size // smaller.size)
-
-    @property
-    def _rate_us(self) -> float:
-        """The interval per micro-batch of the shortest block."""
-        return math.inf if self._found is None else self._found.interval / self.size
+        self._found = _Found(PlacedBlock(np.arange(len(starts)), waits, starts), interval)
 
     def run(self, least_us: float, most_us: float, effort: int = 1) -> Iterator[CyclicSchedule]:
         """Yield blocks of ever shorter intervals, each as found and made shorter.

@@ -1,7 +1,7 @@
 """F and BW of two micro-batches at once: simulator, memory, verifier and file."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -29,6 +29,9 @@ class NaivePairs(naive.Naive):
     def _with_steps(self, rank: int) -> list[Any]:
         ops = iter(super()._with_steps(rank))
         return [(op, next(ops)) if op in self.schedule.overlapped else (op,) for op in ops]
+
+    def parts(self, op: Any) -> Sequence[Op]:
+        return tuple(op)
 
     def inputs(self, op: Any) -> list[naive.Named]:
         return [value for each in op for value in super(NaivePairs, self).inputs(each)]

@@ -65,7 +65,7 @@ def serial_us(instance: Instance) -> int:
 def test_blocks_repeat_without_overlap_and_within_memory(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    little = replace(BUILDING_BLOCKS, moves_per_op=50)
+    little = replace(BUILDING_BLOCKS, moves_per_pair=1)
     monkeypatch.setattr(building_blocks, "BUILDING_BLOCKS", little)
     problem = tight_problem(seed)
     instance = safe_memory(problem, BUFFERINGS[0])
@@ -76,6 +76,24 @@ def test_blocks_repeat_without_overlap_and_within_memory(
         orders = schedule.unrolled(instance).orders(instance)
         assert keeps_caps(tuple(number(instance, order) for order in orders), instance)
     assert found[-1].interval < found[0].interval
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_block_of_two_begins_from_that_of_one_repeated(seed: int) -> None:
+    instance = safe_memory(tight_problem(seed), BUFFERINGS[0])
+    one, two = (BuildingBlocks(instance, size, 0, lambda _: None, lambda: False) for size in (1, 2))
+    assert one.shortest is None
+    *_, _ = one.run(0, serial_us(instance))
+    assert one.shortest is not None
+    two.repeat(one.shortest)
+    assert two.shortest is not None
+    assert_repeats(instance, two.shortest)
+    orders = two.shortest.unrolled(instance).orders(instance)
+    assert keeps_caps(tuple(number(instance, order) for order in orders), instance)
+    assert two.shortest.interval == 2 * one.shortest.interval
+    found = list(two.run(0, one.shortest.rate))
+    assert all(block.rate < one.shortest.rate for block in found)
+    assert two.shortest.rate <= one.shortest.rate
 
 
 def assert_repeats(instance: Instance, schedule: CyclicSchedule) -> None:

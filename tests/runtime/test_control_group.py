@@ -7,8 +7,9 @@ import torch
 
 import synth
 from synth.errors import SynthError
+from synth.runtime import free_memory
+from synth.runtime.control_group import free_in_control_group
 from synth.runtime.rehearsal import device_memory
-from synth.runtime.rehearsal.control_group import free_in_control_group
 
 GIB = 2**30
 
@@ -75,11 +76,11 @@ def test_of_the_machine_and_the_control_group_the_smaller_counts(
 ) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 9 kB\nMemAvailable:   2048 kB\n")
-    monkeypatch.setattr(device_memory, "_MEMINFO", str(meminfo))
+    monkeypatch.setattr(free_memory, "_MEMINFO", str(meminfo))
     cpu = torch.device("cpu")
     for in_group, free in ((1 << 20, 1 << 20), (1 << 30, 2 << 20), (None, 2 << 20)):
-        monkeypatch.setattr(device_memory, "free_in_control_group", lambda given=in_group: given)
-        assert device_memory.available_bytes(cpu) == free
+        monkeypatch.setattr(free_memory, "free_in_control_group", lambda given=in_group: given)
+        assert free_memory.available_bytes(cpu) == free
 
 
 def test_nothing_fits_into_a_full_control_group(monkeypatch: pytest.MonkeyPatch) -> None:
