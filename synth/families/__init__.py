@@ -32,6 +32,7 @@ __all__ = [
     "is_pipeline",
     "may_overlap",
     "names_on",
+    "offloads",
     "overlapping",
     "placements_for",
     "reads_limits",
@@ -167,6 +168,16 @@ def reads_limits(name: str) -> bool:
     """
     family, _ = _find(name)
     return family.reads_limits
+
+
+def offloads(name: str) -> bool:
+    """True if a family moves activations to the host's memory or to other ranks.
+
+    Raises:
+        SynthError: the family or an option is unknown.
+    """
+    family, _ = _find(name)
+    return family.offloads
 
 
 def searches(name: str) -> bool:

@@ -142,5 +142,6 @@ FAMILY = Family(
     "Kim et al. 2023, ICML (PMLR 202:16639); see arXiv 2401.02088",
     make,
     timed=True,
+    offloads=True,
     buffering=buffering,
 )

@@ -190,5 +190,6 @@ FAMILY = Family(
         ChoiceOption("block", (_GROUPS, _UNIFORM)),
     ),
     timed=True,
+    offloads=True,
     buffering=buffering,
 )

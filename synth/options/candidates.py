@@ -9,6 +9,7 @@ from synth.options.defaults import FOR_ALL, SolveChoices
 from synth.options.recompute import read_recompute
 from synth.options.values import AUTO, EVEN, STEADY, Hint, Partition, Target, word
 from synth.plan.choose.candidates import Candidate, placements_to_try
+from synth.plan.offload.offload_space import finer_placements, may_offload
 from synth.plan.partition.unequal_ranks import name_in_order
 from synth.plan.problem_arguments import ProblemArguments
 from synth.plan.recompute.choice import why_infeasible
@@ -27,11 +28,13 @@ class Candidates:
         them: the candidates.
         refusals: by placement, why others are impossible.
         left_out: those on placements that are not searched unless they are asked for.
+        finer: those on placements that are searched for schedules with offloads alone.
     """
 
     them: tuple[Candidate, ...]
     refusals: dict[str, str]
     left_out: tuple[Candidate, ...] = ()
+    finer: tuple[Candidate, ...] = ()
 
 
 def is_choice(chosen: SolveChoices, *, is_for_one: bool) -> bool:
@@ -85,7 +88,21 @@ def read_candidates(
         raise SynthError(_why_none(chosen, refusals))
     # Refusals of placements that were not named are not reported.
     told = refusals if chosen.placement_is_given else {}
-    return Candidates(tuple(found), told, _left_out(asked, left_out))
+    is_of_all = _is_auto(chosen.placement) and may_offload(found[0].problem, asked.allowed)
+    finer = _finer(asked, num_ranks, deadline) if is_of_all else ()
+    return Candidates(tuple(found), told, _left_out(asked, left_out), finer)
+
+
+def _finer(asked: ProblemArguments, num_ranks: int, deadline: Deadline) -> tuple[Candidate, ...]:
+    """Return candidates on finer placements, while there is time."""
+    is_late, found = deadline.for_partitions(), []
+    for name, where in finer_placements(num_ranks, len(asked.profile.layers)).items():
+        if is_late():
+            break
+        with suppress(SynthError):
+            _check_sizes(asked.partition, where)
+            found.append(Candidate(name, asked.on(where, is_late)))
+    return tuple(found)
 
 
 def _left_out(asked: ProblemArguments, placements: dict[str, Placement]) -> tuple[Candidate, ...]:

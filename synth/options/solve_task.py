@@ -159,7 +159,8 @@ def _space(
     if given.target == STEADY:
         assert isinstance(space, OneCandidate)
         return LeastWithoutBubble(space)
-    return with_offloads_if_asked(space, request.allowed)
+    finer = () if searched.candidates is None else searched.candidates.finer
+    return with_offloads_if_asked(space, request.allowed, finer)
 
 
 def _limited_space(given: SolveArguments, searched: "_Searched", request: Request) -> LimitedSpace:

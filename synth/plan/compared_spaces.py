@@ -1,12 +1,13 @@
 """The search spaces of a comparison: problems on the question's costs."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 from synth.errors import SynthError
 from synth.plan.choose.candidates import Candidate, Partitioning, placements_to_try
 from synth.plan.comparison import Question, SearchRequest
-from synth.plan.offload.offload_space import with_offloads_if_asked
+from synth.plan.offload.offload_space import finer_placements, may_offload, with_offloads_if_asked
 from synth.plan.partition.unequal_ranks import name_in_order
 from synth.plan.problem_arguments import Partition, ProblemArguments
 from synth.plan.recompute.choice import Choice
@@ -74,7 +75,9 @@ class ComparedSpaces:
             return with_offloads_if_asked(alone, asked.allowed)
         candidates = tuple(self._candidates(search))
         several = Placements(candidates, asked.profile, asked.partitioning)
-        return with_offloads_if_asked(several, asked.allowed)
+        is_of_all = search.placement is None and may_offload(several.problem, asked.allowed)
+        finer = self._finer() if is_of_all else ()
+        return with_offloads_if_asked(several, asked.allowed, finer)
 
     def _weight_passing(self, movement: WeightMovement) -> tuple[WeightPassingCandidate, ...]:
         asked = self._question
@@ -114,6 +117,16 @@ class ComparedSpaces:
         if not found:
             raise SynthError((*reasons, "no placement has as many stages as the partition")[0])
         return found
+
+    def _finer(self) -> tuple[Candidate, ...]:
+        """Return the candidates on which only schedules with offloads are searched."""
+        asked, found = self._question, []
+        finer = finer_placements(asked.num_ranks, len(asked.profile.layers))
+        for name, where in finer.items():
+            if asked.partition is None or len(asked.partition) == where.num_stages:
+                with suppress(SynthError):
+                    found.append(Candidate(name, self._problem(where)))
+        return tuple(found)
 
     def _candidates_on(self, name: str, where: Placement, choice: Choice) -> Iterator[Candidate]:
         """Yield the candidates on a placement: one, or with unequal ranks each of their orders.

@@ -8,7 +8,9 @@ import pytest
 
 from synth.layer_times import LayerTimes
 from synth.profile import Profile
+from synth.profile.links import Link
 from synth.profile.model_parts import model_parts
+from synth.profiles import find
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.recomputation_rules import MEGATRON, TORCHTITAN, RecomputationMenu
 from tests.cli.conftest import NAME, Synth
@@ -214,6 +216,28 @@ def test_offloading_is_taken_where_it_is_asked_for(synth: Synth, tmp_path: Path)
     assert plans[1].claim.makespan_us <= 1.02 * plans[0].claim.makespan_us
     if "allow it with --offload" in without.stdout:
         assert plans[1].claim.makespan_us < plans[0].claim.makespan_us, allowed.stdout
+
+
+@pytest.mark.parametrize(
+    ("more", "are_tried"), [(("--offload",), True), ((), False)], ids=["offload", "default"]
+)
+def test_finer_placements_are_tried_with_offloads_to_the_host(
+    synth: Synth, tmp_path: Path, more: tuple[str, ...], *, are_tried: bool
+) -> None:
+    profile, path = Profile.load(find(NAME)), tmp_path / "host.json"
+    host = Link(latency_us=10, bandwidth_bytes_per_s=100e9)
+    profile.replace(links=profile.links.replace(host=host)).save(path)
+    size = ("--ranks", "4", "--micro-batches", "8", "--mem-limit", "24GB", "--recompute", "none")
+    ended = synth("solve", path, *size, "--time-limit", "1s", *more, "-o", tmp_path / "plan.json")
+    assert ended.code == 0, ended.stderr
+    assert ("looped:5; looped:6" in ended.stderr) == are_tried
+    published = synth(
+        *("compare", path, *size[:6], "--no-solve", "--format", "json"),
+        *("--only", "pipeoffload:2", "--only", "pipeoffload:2,full,uniform"),
+    )
+    rows = json.loads(published.stdout)["schedules"]
+    best_us = min(row["makespan_us"] for row in rows if row["fits"])
+    assert (Plan.load(tmp_path / "plan.json").claim.makespan_us <= best_us) or not are_tried
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ class Family:
     definition does not admit the setting. `timed` families read costs, so they take longer.
     `reads_limits` marks those whose order depends on the memory limits and may be slower with more
     memory. `averages` marks those that themselves also try, or only read, the means over all
-    stages.
+    stages. `offloads` marks those that move activations to the host's memory or to other ranks.
     `searches` marks those that try so many orders that they take about as long as a search.
     `buffering` returns the buffering of a schedule; None: the default. `weights` returns the way of
     weights; None: they stay with their stages. `versions` returns how often weights are updated and
@@ -114,6 +114,7 @@ class Family:
     averages: bool = False
     searches: bool = False
     reads_limits: bool = False
+    offloads: bool = False
     buffering: Callable[[Setting, Schedule], Buffering] | None = None
     weights: Callable[[Setting], WeightFlow] | None = None
     versions: Callable[[Setting], WeightVersions] | None = None

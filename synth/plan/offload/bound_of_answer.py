@@ -38,12 +38,12 @@ class AnswerBound:
         self._unlimited: dict[tuple[object, ...], ScopedBound] = {}
         self._all: ScopedBound | None = None
         for candidate in space.all_candidates:
-            self._add(candidate.problem)
+            self.add(candidate.problem)
 
     def note(self, ranking: Ranking) -> None:
         """Count the problems of a search among those for which the bound holds."""
         for problem in (ranking.result.problem, *(one.problem for one in ranking.trials)):
-            self._add(problem)
+            self.add(problem)
 
     def note_unlimited(self, ranking: Ranking) -> None:
         """Take the bounds of a search without memory limits."""
@@ -90,7 +90,8 @@ class AnswerBound:
             return offload_bound_us(replace(problem, caps_bytes=caps))
         return offload_bound_us(replace(without_layers(problem), caps_bytes=None))
 
-    def _add(self, problem: Problem) -> None:
+    def add(self, problem: Problem) -> None:
+        """Count a problem among those for which the bound holds."""
         self._problems.setdefault(problem_key(problem), problem)
 
 

@@ -1,8 +1,10 @@
 """A schedule within its memory limits by offloads, for a given order of F, B and W."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from synth.objective import Spans
 from synth.op_kinds import MOVES, OpKind
 from synth.plan.offload.rank_moves import (
     Interval,
@@ -33,7 +35,8 @@ def with_offloads(
     problem: Problem,
     order: Schedule,
     found_by: str,
-    target_us: int = 0,
+    most_us: float = math.inf,
+    most_factor: float = math.inf,
     should_stop: Callable[[], bool] = never,
 ) -> EvaluatedSchedule | None:
     """Return an order with offloads by which it keeps the memory limits.
@@ -47,8 +50,9 @@ def with_offloads(
         problem: with memory limits, and costs that have a link to the host.
         order: without moves.
         found_by: the name of the result.
-        target_us: a value with which the search for a buffering ends.
-        should_stop: polled before each buffering.
+        most_us: a value above which a plan is of no use.
+        most_factor: the same as a multiple of the order's value without limits.
+        should_stop: polled before each buffering and each delay.
 
     Returns:
         The fastest one found; None: it fits with no offloads that were found.
@@ -58,24 +62,34 @@ def with_offloads(
     longer = (Buffering(own.receive_ahead, behind) for behind in OFFLOAD.sends_behind)
     for buffering in dict.fromkeys((own, *longer, *BUFFERINGS)):
         is_smaller = buffering.send_behind < OFFLOAD.sends_behind[0]
-        if should_stop() or (best is not None and (is_smaller or best.value_us <= target_us)):
+        if should_stop() or (best is not None and is_smaller):
             break
-        found = _with_buffering(problem, replace(order, buffering=buffering), found_by)
+        limits = most_us if best is None else min(most_us, best.value_us), most_factor
+        tried = replace(order, buffering=buffering)
+        found = _with_buffering(problem, tried, found_by, limits, should_stop)
         if found is not None and (best is None or found.value_us < best.value_us):
             best = found
     return best
 
 
-def _with_buffering(problem: Problem, order: Schedule, found_by: str) -> EvaluatedSchedule | None:
+def _with_buffering(
+    problem: Problem,
+    order: Schedule,
+    found_by: str,
+    limits: tuple[float, float],
+    should_stop: Callable[[], bool],
+) -> EvaluatedSchedule | None:
     try:
         lowered = lower_checked(order, problem.costs)
         line = check_deadlock(lowered)
     except ScheduleError:
         return None
+    most_us, most_factor = limits
+    most_us = min(most_us, most_factor * problem.objective.value_us(line))
     ranks = _Ranks(problem, lowered)
     best: EvaluatedSchedule | None = None
     for _ in range(OFFLOAD.rounds):
-        found = ranks.moved(line, found_by)
+        found = ranks.moved(line, found_by, most_us, should_stop)
         if found is None or (best is not None and found.value_us >= best.value_us):
             break
         best, line = found, found.timeline
@@ -99,13 +113,19 @@ class _Ranks:
             for slot, cap in zip(slots, caps, strict=True)
         ]
 
-    def moved(self, line: Timeline, found_by: str) -> EvaluatedSchedule | None:
-        """Return the schedule with moves chosen by a clock; None if a rank exceeds its limit."""
+    def moved(
+        self, line: Timeline, found_by: str, most_us: float, should_stop: Callable[[], bool]
+    ) -> EvaluatedSchedule | None:
+        """Return the schedule with moves chosen by a clock.
+
+        None if a rank exceeds its limit, or if the value would be above `most_us`.
+        """
+        rank_us = most_us / self.problem.objective.value_us(Spans(1, 1))
         programs: list[tuple[Op, ...]] = []
         behind = self.order.buffering.send_behind
         ranks = zip(_clocks(line), self.levels, self.intervals, strict=True)
         for clock, levels, intervals in ranks:
-            moves = choose_moves(clock, levels, intervals, behind)
+            moves = choose_moves(clock, levels, intervals, behind, rank_us, should_stop)
             if moves is None:
                 return None
             programs.append(_written(clock.ops, moves))

@@ -16,8 +16,9 @@ replacement algorithms for a virtual-storage computer"). For intervals of one si
 links, that needs the fewest (Carlisle and Lloyd 1995, "On the k-coloring of intervals").
 """
 
+import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from synth.costs.costs import IntArray
@@ -99,7 +100,12 @@ def intervals_of(
 
 
 def choose_moves(
-    clock: RankClock, levels: RankLevels, intervals: Sequence[Interval], send_behind: int
+    clock: RankClock,
+    levels: RankLevels,
+    intervals: Sequence[Interval],
+    send_behind: int,
+    most_us: float = math.inf,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> dict[Interval, MovePlaces] | None:
     """Choose moves by which a rank keeps its limit; None: none were found.
 
@@ -111,8 +117,10 @@ def choose_moves(
         levels: without moves.
         intervals: what may move, by B.
         send_behind: ops between O and the wait for it.
+        most_us: the time of the rank from its first op to its last, above which it ends without.
+        should_stop: polled before each delay.
     """
-    return _RankChoice(clock, levels, intervals, send_behind).run()
+    return _RankChoice(clock, levels, intervals, send_behind).run(most_us, should_stop)
 
 
 class _RankChoice:
@@ -132,7 +140,9 @@ class _RankChoice:
         self.step_us = -(-longest_us // OFFLOAD.delays_of_move)
         self.delays_left = OFFLOAD.delays_of_each * (len(intervals) + 1)
 
-    def run(self) -> dict[Interval, MovePlaces] | None:
+    def run(
+        self, most_us: float, should_stop: Callable[[], bool]
+    ) -> dict[Interval, MovePlaces] | None:
         """Choose until every place is within the limit."""
         while True:
             waiting, running = self.levels
@@ -141,8 +151,11 @@ class _RankChoice:
                 return self.chosen
             place = int(over[0])
             last_wait = place - bool(waiting[place] > 0)
-            if not (self._take_farthest(place, last_wait) or self._delay(place, last_wait)):
-                return None
+            if not self._take_farthest(place, last_wait):
+                if should_stop() or not self._delay(place, last_wait):
+                    return None
+                if self.links.clock.ends_us[-1] - self.links.clock.starts_us[0] > most_us:
+                    return None
             self._lower()
 
     def _take_farthest(self, place: int, last_wait: int) -> bool:

@@ -1,35 +1,43 @@
 """The search for schedules that offload activations to the host's memory.
 
-1. The search without offloads, under the memory limits.
-2. The same without limits. Its bound holds with offloads, too: a schedule without its moves is no
+1. The published schedules that offload, on all placements and on their best cuts. Each order that
+   is published on the best of these gets its offloads (`with_offloads`). The best few plans are
+   annealed for a short time; O and L move, too.
+2. The search without offloads, under the memory limits; short where bounds show that it cannot win.
+3. The same without limits. Its bound holds with offloads, too: a schedule without its moves is no
    slower, and its order is one without limits.
-3. Orders in which a part of what F saves counts as away (`thinned`), on the best few placements and
-   partitions. Each gets its offloads (`with_offloads`), as does every published schedule there.
-4. Local search on the best of these, or the first search again if that is better.
+4. Orders in which a part of what F saves counts as away (`thinned`), on the best few placements and
+   partitions. Each gets its offloads, as does every published schedule there.
+5. Annealing of the best of these, also of the plan without offloads. Where that leads, its search
+   goes on for half of the time; where it is far ahead, step 4 is left out.
 
 So the answer is no worse than any published schedule that offloads and was evaluated.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from functools import partial
+from operator import le
 
 from synth.families import generate_for
-from synth.plan.choose.candidates import Candidate, Ranking, SearchWatch, Trial
-from synth.plan.offload.bound_of_answer import AnswerBound, has_guests, problem_key
-from synth.plan.offload.move_search import MoveSearch
+from synth.plan.choose.candidates import Candidate, Ranking, SearchWatch
+from synth.plan.offload.best_answer import BestAnswer
+from synth.plan.offload.bound_of_answer import problem_key
 from synth.plan.offload.offloaded import with_offloads, without_moves
+from synth.plan.offload.plan_annealing import PlanAnnealing
+from synth.plan.offload.published_offloads import PublishedOffloads
 from synth.plan.offload.thinned import away_shares, thinned
+from synth.plan.recompute.choice import bound_us
 from synth.plan.search_space import OneCandidate, Placements
 from synth.plan.tuning import OFFLOAD
 from synth.schedule.model import Schedule
-from synth.search.best_so_far import BestSoFar
-from synth.search.outcome import StoppedBy, rank_key, reason_of_end, relative_gap
+from synth.search.outcome import rank_key
 from synth.solver.evaluate.evaluate import EvaluatedSchedule, evaluate, split_backward
 from synth.solver.infeasibility import SERIAL, serial_schedule
 from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
-from synth.solver.result import Incumbent, Result, judged_result
+from synth.solver.result import Result, judged_result
 from synth.solver.solver import solve
 from synth.solver.watch import OnImprovement, SolveWatch
 
@@ -37,7 +45,10 @@ CHOSEN = "offloads chosen"
 
 
 def search_with_offloads(
-    space: OneCandidate | Placements, options: SolveOptions, watch: SearchWatch
+    space: OneCandidate | Placements,
+    options: SolveOptions,
+    watch: SearchWatch,
+    finer: Sequence[Candidate] = (),
 ) -> Ranking:
     """Find the best schedule, with or without offloads.
 
@@ -45,40 +56,49 @@ def search_with_offloads(
         space: of problems with memory limits and a link to the host.
         options: the time limit is for all steps together.
         watch: the listeners and the stop.
+        finer: placements of many stages, on which only schedules with offloads are searched.
     """
-    return _OffloadSearch(space, options, watch).run()
-
-
-class _Plan(NamedTuple):
-    """A schedule with offloads, and the problem that it solves."""
-
-    problem: Problem
-    found: EvaluatedSchedule
+    return _OffloadSearch(space, options, watch, finer).run()
 
 
 class _OffloadSearch:
     """The steps, with the best answer so far."""
 
     def __init__(
-        self, space: OneCandidate | Placements, options: SolveOptions, watch: SearchWatch
+        self,
+        space: OneCandidate | Placements,
+        options: SolveOptions,
+        watch: SearchWatch,
+        finer: Sequence[Candidate],
     ) -> None:
         self.space, self.options, self.watch = space, options, watch
         self.clock = options.clock(watch.stop)
-        self.told = BestSoFar(watch.on_improvement)
-        self.bound = AnswerBound(space)
-        self.best: Result | None = None
-        self.plans: list[_Plan] = []  # with offloads, by problem and order
+        self.candidates = (*space.all_candidates, *finer)
+        self.answer = BestAnswer(space, finer, options.gap, self.clock, watch.on_improvement)
+        self.plans = PlanAnnealing(options, self.clock)
+        # The limits of value with which offloads of orders were chosen.
+        self._tried: dict[tuple[object, ...], tuple[float, float]] = {}
 
     def run(self) -> Ranking:
-        base = self._search(self.space, OFFLOAD.without_share, self._take_incumbent)
-        self.bound.note(base)
-        self._take(base.result)
-        if not self._is_over() and not self._is_infeasible(base.result):
+        clock, answer = self.clock, self.answer
+        published = PublishedOffloads(self.space, self.candidates, clock, self._take_plan)
+        published.judge(clock.moment_s(OFFLOAD.judging_share))
+        shares = OFFLOAD.cuts_share, OFFLOAD.first_cuts_share
+        published.search_cuts(*map(clock.moment_s, shares))
+        early_s = clock.moment_s(OFFLOAD.early_share)
+        for problem in self._problems([]):
+            self._choose_for_published(problem, early_s, OFFLOAD.near_order_factor)
+        self.plans.run_heat(OFFLOAD.early_heat_share, self._is_over, self._take_plan)
+        base = self._search(self.space, self._plain_share(), answer.take_incumbent)
+        answer.bound.note(base)
+        self._take_plain(base.result)
+        if not self._is_over() and not answer.is_infeasible(base.result):
             free = self._search(_unlimited(self.space), OFFLOAD.unlimited_share)
-            self.bound.note_unlimited(free)
-            self._search_orders(list(self._problems(base, free)), free)
+            answer.bound.note_unlimited(free)
+            if (self._lead_of_plain(base.result) or 0) <= OFFLOAD.near_factor:
+                self._search_orders(base, free)
             self._improve(base.result)
-        return self._answer(base)
+        return answer.ranking(base, is_interrupted=self.watch.stop.is_set())
 
     # Steps
 
@@ -94,29 +114,52 @@ class _OffloadSearch:
         options = replace(self.options, time_limit_s=part_s)
         return space.search(options, SearchWatch(listener, self.watch.stop))
 
-    def _problems(self, base: Ranking, free: Ranking) -> Iterator[Problem]:
-        """Yield the placements and partitions that look best, under the limits."""
-        caps = self.space.problem.caps_bytes
-        seen: set[tuple[object, ...]] = set()
-        found = [base.result, free.result]
-        found += [one.found for each in (base, free) for one in each.trials if one.found]
-        ranked = sorted(found[2:], key=lambda one: rank_key(one.value_us))
-        for one in (*found[:2], *ranked):
-            problem = replace(one.problem, caps_bytes=caps)
-            if problem_key(problem) not in seen and len(seen) < OFFLOAD.few_problems:
-                seen.add(problem_key(problem))
-                yield problem
+    def _plain_share(self) -> float:
+        """Return the share of the search without offloads, the larger the less others promise."""
+        value_us, least_us = self.answer.value_us, self.answer.bound_us
+        if value_us is None or least_us is None or value_us > OFFLOAD.far_factor * least_us:
+            return OFFLOAD.without_good_plan_share
+        can_win = any(
+            one.choice != () or bound_us(one.problem, ()) < value_us
+            for one in self.space.all_candidates
+        )
+        return OFFLOAD.without_share if can_win else OFFLOAD.hopeless_share
 
-    def _search_orders(self, problems: Sequence[Problem], free: Ranking) -> None:
+    def _problems(self, rankings: Sequence[Ranking]) -> Iterator[Problem]:
+        """Yield the placements and partitions that look best, under the limits.
+
+        Those of the best plans and of searches, or else those of the candidates.
+        """
+        caps = self.space.problem.caps_bytes
+        found: list[tuple[Problem, int | None]] = [
+            (plan.problem, plan.found.value_us) for plan in self.plans.best()
+        ]
+        results = [ranking.result for ranking in rankings]
+        results += [one.found for each in rankings for one in each.trials if one.found]
+        found += [(one.problem, one.value_us) for one in results]
+        found.sort(key=lambda pair: rank_key(pair[1]))
+        seen: set[tuple[object, ...]] = set()
+        for problem, _ in found or [(one.problem, None) for one in self.candidates]:
+            key = problem_key(problem)
+            if len(seen) == OFFLOAD.few_problems or self._is_over():
+                return
+            if key not in seen:
+                seen.add(key)
+                yield replace(problem, caps_bytes=caps)
+
+    def _search_orders(self, base: Ranking, free: Ranking) -> None:
         """Search for orders on some problems, and choose offloads of each."""
         until_s = self.clock.moment_s(OFFLOAD.orders_share)
         published_s = self.clock.moment_s(OFFLOAD.orders_share / 2)
+        problems = list(self._problems([base, free]))
         for problem in problems:
-            self._choose(problem, serial_schedule(problem), SERIAL)
+            if self._is_over():
+                return
+            self._choose(problem, serial_schedule(problem), SERIAL, published_s)
             self._choose_for_published(problem, published_s)
-        if free.result.schedule is not None:
+        if free.result.schedule is not None and not self._is_over():
             problem = replace(free.result.problem, caps_bytes=self.space.problem.caps_bytes)
-            self._choose(problem, free.result.schedule, free.result.found_by or "")
+            self._choose(problem, free.result.schedule, free.result.found_by or "", until_s)
         problems = [problem for problem in problems if any(away_shares(problem))]
         tasks = [(factor, problem) for factor in OFFLOAD.factors for problem in problems]
         last: dict[int, Result] = {}
@@ -136,178 +179,109 @@ class _OffloadSearch:
             found = solve(thinned(problem, factor), options, SolveWatch(stop=self.watch.stop))
             if found.schedule is not None:
                 last[id(problem)] = found
-                self._choose(problem, found.schedule, found.found_by or "")
+                self._choose(problem, found.schedule, found.found_by or "", until_s)
 
-    def _choose_for_published(self, problem: Problem, until_s: float) -> None:
-        """Judge published schedules that offload as they are, and choose offloads of all orders.
+    def _choose_for_published(
+        self, problem: Problem, until_s: float, most_factor: float = math.inf
+    ) -> None:
+        """Choose offloads of all published orders until a moment of the search.
 
-        The first is done in any case, the other until a moment of the search.
+        Those that themselves offload are judged as they are, too.
         """
         count, caps = problem.num_micro_batches, problem.caps_bytes
         made = generate_for(
             problem.placement, count, problem.costs, caps, objective=problem.objective
         )
         for name, schedule in made:
-            if self.watch.stop.is_set():
+            if self._is_over() or self.clock.left_s(until_s) <= 0:
                 return
             if schedule.offloads and problem.admits(schedule):
-                self._take_plan(problem, evaluate(problem, schedule, name))
-            if without_moves(schedule).keeps_saved and self.clock.left_s(until_s) > 0:
-                self._choose(problem, schedule, name)
+                found = evaluate(problem, schedule, name)
+                if found is not None:
+                    self._take_plan(problem, found)
+            if without_moves(schedule).keeps_saved:
+                self._choose(problem, schedule, name, until_s, most_factor)
 
-    def _choose(self, problem: Problem, schedule: Schedule, name: str) -> None:
-        """Choose the offloads of an order."""
+    def _choose(
+        self,
+        problem: Problem,
+        schedule: Schedule,
+        name: str,
+        until_s: float,
+        most_factor: float = math.inf,
+    ) -> None:
+        """Choose the offloads of an order, if that was not done before.
+
+        Plans that would be far behind the best one are given up, and all at a moment of the search.
+
+        Args:
+            most_factor: gives up plans that take more than this multiple of the order's value
+                without limits.
+        """
+        order = without_moves(schedule)
+        key = (*problem_key(problem), order.programs, order.buffering)
+        best_us = self.answer.value_us
+        limits = math.inf if best_us is None else OFFLOAD.near_factor * best_us, most_factor
+        tried = self._tried.get(key)
+        if tried is not None and all(map(le, limits, tried)):
+            return
+        self._tried[key] = limits
         if self.options.deterministic:
             ops = OFFLOAD.choice_counts_as * problem.num_ops
             self.clock.grant(ops / OFFLOAD.ops_per_s)
-        order = without_moves(schedule)
-        found = with_offloads(problem, order, f"{name}, {CHOSEN}", should_stop=self.clock.is_over)
+        is_late = partial(self._is_late, until_s)
+        found = with_offloads(problem, order, f"{name}, {CHOSEN}", *limits, should_stop=is_late)
+        if found is None:
+            return
         self._take_plan(problem, found)
-        if found is not None:
-            self._take_plan(problem, split_backward(problem, found))
+        apart = split_backward(problem, found)
+        if apart is not None:
+            self._take_plan(problem, apart)
+
+    def _is_late(self, until_s: float) -> bool:
+        return self.clock.is_over() or self.clock.left_s(until_s) <= 0
 
     def _improve(self, base: Result) -> None:
-        """Spend the rest of the time on the best plans."""
-        self.plans.sort(key=lambda plan: plan.found.value_us)
-        best = self.plans[0] if self.plans else None
-        is_behind = best is None or rank_key(base.value_us) < rank_key(best.found.value_us)
-        is_plain = base.schedule is not None and not base.schedule.offloads
-        if is_behind and is_plain and not self._is_over():
-            self._go_on(base)  # if it ends early, the plans have the rest
-        few = [one for one in self.plans if not has_guests(one.found.schedule)]
-        for number, (plan, seconds) in enumerate(self.clock.shared(few[: OFFLOAD.few_plans])):
-            if self._is_over():
-                return
-            search = MoveSearch(plan.problem, plan.found, self.options.seed + number)
-            search.run(self._spent(plan.problem, seconds, search))
-            self.clock.grant(seconds)
-            named = replace(search.best, found_by=plan.found.found_by)
-            self._take_plan(plan.problem, named)
+        """Spend the rest of the time on the best plans, a part without offloads if that leads."""
+        lead = self._lead_of_plain(base)
+        if (lead is None or lead > 1) and base.schedule is not None and not self._is_over():
+            self._go_on(base, OFFLOAD.going_on_share)
+        self.plans.run(self._is_over, self._take_plan)
+        if base.schedule is not None and not self._is_over():  # annealing is not compiled yet
+            self._go_on(base, 1.0)
 
-    def _spent(self, problem: Problem, seconds: float, search: MoveSearch) -> Callable[[], float]:
-        """Return a function of the share of a time that a local search has spent."""
-        steps = seconds * OFFLOAD.ops_per_s / problem.num_ops
-        began_s = self.clock.elapsed_s
+    def _lead_of_plain(self, base: Result) -> float | None:
+        """Return the best value with offloads by that without; None if either is unknown."""
+        best = next((one for one in self.plans.best() if one.found.schedule.offloads), None)
+        if best is None or base.value_us is None:
+            return None
+        return best.found.value_us / base.value_us
 
-        def share() -> float:
-            if self.watch.stop.is_set():
-                return 1.0
-            if self.options.deterministic:
-                return search.steps / max(1.0, steps)
-            return (self.clock.elapsed_s - began_s) / max(1e-9, seconds)
-
-        return share
-
-    def _go_on(self, base: Result) -> None:
+    def _go_on(self, base: Result, share: float) -> None:
         """Continue the search without offloads from its best schedule."""
         name, _, choice, *_ = self.space.all_candidates[0]
-        options = replace(self.options, time_limit_s=self.clock.left_s()).going_on_from(base)
+        part_s = share * self.clock.left_s()
+        options = replace(self.options, time_limit_s=part_s).going_on_from(base)
+        self.clock.grant(options.time_limit_s)
         one = OneCandidate(Candidate(name, base.problem, choice))
-        found = one.search(options, SearchWatch(self._take_incumbent, self.watch.stop))
-        self._take(found.result)
-
-    # Answers
+        found = one.search(options, SearchWatch(self.answer.take_incumbent, self.watch.stop))
+        self._take_plain(found.result)
 
     def _is_over(self) -> bool:
         """Return True if the time is over, or a bound proves the best answer good enough."""
-        if self.clock.is_over():
-            return True
-        value_us = None if self.best is None else self.best.value_us
-        if self.best is None or value_us is None:
-            return False
-        bound_us = min(value_us, self.bound.of(self.best.problem, self.best.schedule).bound_us)
-        return relative_gap(value_us, bound_us) <= self.options.gap
+        return self.clock.is_over() or self.answer.is_good_enough
 
-    def _take_plan(self, problem: Problem, found: EvaluatedSchedule | None) -> None:
-        if found is not None:
-            self.plans.append(_Plan(problem, found))
-            self._take(judged_result(problem, found, 0))
+    def _take_plain(self, result: Result) -> None:
+        """Take a result of a search without offloads, from which annealing may begin, too."""
+        self.answer.take(result)
+        if result.schedule is not None:
+            found = evaluate(result.problem, result.schedule, result.found_by or "")
+            if found is not None:
+                self.plans.add(result.problem, found)
 
-    def _take_incumbent(self, incumbent: Incumbent) -> None:
-        self._take(incumbent.as_result(incumbent.elapsed_s, StoppedBy.TIME_LIMIT))
-
-    def _take(self, found: Result) -> None:
-        """Keep a result if it is better, and tell it with the bound that holds with offloads."""
-        if found.value_us is None:
-            self.best = self.best or found
-            return
-        if self.best is not None and rank_key(self.best.value_us) <= rank_key(found.value_us):
-            return
-        self.best = found
-        incumbent = replace(self._bounded(found), wall_s=self.clock.elapsed_s).as_incumbent()
-        if incumbent is not None:
-            self.told(incumbent)
-
-    def _bounded(self, found: Result) -> Result:
-        """Return a result with the bound that holds with offloads."""
-        bound = self.bound.of(found.problem, found.schedule)
-        least_us = bound.bound_us
-        return replace(
-            found,
-            lower_bound_us=least_us if found.value_us is None else min(least_us, found.value_us),
-            certificate=bound.certificate,
-            bound_scope=bound.scope,
-        )
-
-    def _answer(self, base: Ranking) -> Ranking:
-        best = self.best
-        assert best is not None
-        result = self._bounded(best)
-        if result.value_us is None:
-            result = self._without_schedule(result)
-        else:
-            reason = reason_of_end(
-                result.value_us,
-                result.lower_bound_us,
-                self.options.gap,
-                is_interrupted=self.watch.stop.is_set(),
-                is_exhausted=False,
-            )
-            result = replace(result, stopped_by=reason)
-        baselines = base.result.baselines
-        result = replace(result, baselines=baselines, wall_s=self.clock.elapsed_s)
-        return Ranking(result, self._trials(base, result))
-
-    def _is_infeasible(self, result: Result) -> bool:
-        """Return True if a proof of infeasibility holds with offloads, too.
-
-        It does where ranks hold one stage: an activation is there with F and again with B.
-        """
-        held = (
-            stages for one in self.space.all_candidates for stages in one.problem.placement.held
-        )
-        is_single = all(len(stages) == 1 for stages in held)
-        return result.stopped_by == StoppedBy.INFEASIBLE and is_single
-
-    def _without_schedule(self, result: Result) -> Result:
-        """Return a result without schedule, which is a proof only if it holds with offloads."""
-        if result.stopped_by != StoppedBy.INFEASIBLE or self._is_infeasible(result):
-            return result
-        message = (
-            "no schedule was found, with offloads or without; allow more memory or more time, or "
-            "give §recompute auto"
-        )
-        return replace(result, stopped_by=StoppedBy.TIME_LIMIT, message=message)
-
-    def _trials(self, base: Ranking, result: Result) -> tuple[Trial, ...]:
-        """Return the candidates of the search without offloads, and the answer with them."""
-        trials = [
-            replace(one, lower_bound_us=min(one.lower_bound_us, self.bound.own_us(one.problem)))
-            for one in base.trials
-        ]
-        if result.schedule is None or not trials:
-            return tuple(trials)
-        if result.schedule.offloads:
-            name = self.space.name_of(result.problem)
-            candidate = Candidate(f"{name} ({result.found_by})", result.problem)
-            least_us = result.lower_bound_us
-            trials.append(Trial(candidate, least_us, result, is_over=True, is_fixed=True))
-        else:  # the last step may have gone on with one of them
-            key = problem_key(result.problem)
-            here = next((one for one in trials if problem_key(one.problem) == key), None)
-            if here is not None and rank_key(result.value_us) < rank_key(here.value_us):
-                here.found = result
-        return tuple(sorted(trials, key=lambda one: rank_key(one.value_us)))
+    def _take_plan(self, problem: Problem, found: EvaluatedSchedule) -> None:
+        self.plans.add(problem, found)
+        self.answer.take(judged_result(problem, found, 0))
 
 
 def _unlimited(space: OneCandidate | Placements) -> OneCandidate | Placements:

@@ -13,6 +13,8 @@ from synth.solver.evaluate import (
     list_arrays,
     list_kernel,
     memory_kernel,
+    move_arrays,
+    move_kernel,
     op_table,
     order_arrays,
     time_kernel,
@@ -50,8 +52,8 @@ def _mark() -> Path | None:
     if not hasattr(_DISPATCHERS[0], "stats") or _DISPATCHERS[0].stats.cache_path is None:
         return None
     made_by = (version("numba"), sys.version, platform.processor())
-    kernels = (time_kernel, memory_kernel, walk_kernel, list_kernel, block_kernel)
-    modules = (*kernels, op_table, order_arrays, list_arrays, block_arrays)
+    kernels = (time_kernel, memory_kernel, move_kernel, walk_kernel, list_kernel, block_kernel)
+    modules = (*kernels, op_table, order_arrays, move_arrays, list_arrays, block_arrays)
     code = b"".join(Path(str(module.__file__)).read_bytes() for module in modules)
     digest = hashlib.sha256(code + repr(made_by).encode()).hexdigest()[:16]
     return Path(_DISPATCHERS[0].stats.cache_path) / f"kernels-{digest}.compiled"

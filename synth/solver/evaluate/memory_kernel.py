@@ -1,6 +1,7 @@
 """Exact memory of programs, compiled by Numba: that of `synth.schedule.rank_memory`."""
 
 from synth.solver.evaluate.compiled import compiled
+from synth.solver.evaluate.move_kernel import add_moved_bytes
 from synth.solver.evaluate.op_table import NONE
 from synth.solver.evaluate.order_arrays import (
     DELTA,
@@ -57,6 +58,7 @@ def peak_bytes(a: OrderArrays, rank: int) -> int:
             waited[wait] += values[value, NUM_BYTES]
         else:
             ended[used] += values[value, NUM_BYTES]
+    add_moved_bytes(a.moves, rank, a.behind, received, waited)
     usage = peak = 0
     for place in range(num_ops):
         op = programs[rank, place]

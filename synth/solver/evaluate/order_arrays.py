@@ -1,6 +1,7 @@
 """Programs of all ranks as arrays of op numbers, with all that their times and memory depend on.
 
-Ops have the numbers of `OpTable`. `walk_kernel` evaluates and changes the programs in place. Tables
+Ops have the numbers of `OpTable`; O and L are apart (`move_arrays`). `walk_kernel` evaluates and
+changes the programs in place. Tables
 have a row for each op, rank, stage copy, link or value; the constants below number their columns.
 A column FIRST_… says where the row's part of a longer array begins; it ends where that of the next
 row begins, so such tables have one row more.
@@ -13,9 +14,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from synth.schedule.arrays import with_steps
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op
+from synth.solver.evaluate.move_arrays import (
+    BestMoves,
+    MoveArrays,
+    move_arrays,
+    with_moves,
+    without_moves,
+)
 from synth.solver.evaluate.op_table import NONE, OpTable
 from synth.solver.instance.instance import BW
 
@@ -67,6 +74,7 @@ class OrderArrays(NamedTuple):
         ends, arrivals: by op, the end of it and of its transfer, in the programs last kept.
         tried_ends, tried_arrivals: the same in the programs timed last.
         waiting: by op, a rank that waits for it, or `NONE`.
+        moves: those of saved activations to the host's memory and back.
     """
 
     num_ranks: int
@@ -92,6 +100,7 @@ class OrderArrays(NamedTuple):
     tried_ends: Ints
     tried_arrivals: Ints
     waiting: Ints
+    moves: MoveArrays
 
 
 class BestPrograms(NamedTuple):
@@ -100,6 +109,13 @@ class BestPrograms(NamedTuple):
     programs: Ints
     ops: Ints
     ranks: Ints
+    moves: BestMoves
+
+    @classmethod
+    def of(cls, arrays: OrderArrays) -> "BestPrograms":
+        """Copy the programs of now."""
+        copies = arrays.programs.copy(), arrays.ops.copy(), arrays.ranks.copy()
+        return cls(*copies, BestMoves.of(arrays.moves))
 
 
 _BY_OP = ("ends", "arrivals", "tried_ends", "tried_arrivals", "waiting")
@@ -116,7 +132,7 @@ def order_arrays(
     """
     problem = table.problem
     listed = [
-        [table.number(op) for op in with_steps(schedule, rank)]
+        [table.number(op) for op in without_moves(schedule, rank)]
         for rank in range(schedule.num_ranks)
     ]
     ops = _ops(table, listed)
@@ -164,20 +180,22 @@ def order_arrays(
         senders=_ints(op for senders in links.crossing for op in senders),
         readers=_ints(op for value in values for op in value.readers),
         **{name: _full(table.num_ops) for name in _BY_OP},
+        moves=move_arrays(table, schedule),
     )
 
 
-def programs_of(
-    table: OpTable, programs: Ints, ops: Ints, ranks: Ints
-) -> tuple[tuple[Op, ...], ...]:
-    """Return programs as ops, without STEPs, from the arrays of the same names."""
-    rows = zip(programs.tolist(), ranks.tolist(), strict=False)
-    return tuple(
-        tuple(
-            table.op(op, is_fused=bool(ops[op, IS_FUSED]))
+def programs_of(table: OpTable, of: OrderArrays | BestPrograms) -> tuple[tuple[Op, ...], ...]:
+    """Return programs as ops, without STEPs."""
+    rows = zip(of.programs.tolist(), of.ranks.tolist(), strict=False)
+    programs = (
+        [
+            table.op(op, is_fused=bool(of.ops[op, IS_FUSED]))
             for op in row[: of_rank[LENGTH] - of_rank[NUM_STEPS]]
-        )
+        ]
         for row, of_rank in rows
+    )
+    return tuple(
+        with_moves(table, rank, program, of.moves) for rank, program in enumerate(programs)
     )
 
 

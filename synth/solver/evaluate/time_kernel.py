@@ -1,8 +1,9 @@
 """Exact times of programs, compiled by Numba: those of `synth.schedule.simulate`.
 
 An op waits for the one before it on its rank, for its inputs, and for the sends that are awaited
-right before it. A transfer waits for its maker, for the op after which its receive is posted, and
-for the transfer before it on its link. All functions change `OrderArrays` in place.
+right before it; a B also for its activation, if that was moved. A transfer waits for its maker, for
+the op after which its receive is posted, and for the transfer before it on its link. All functions
+change `OrderArrays` in place.
 """
 
 import math
@@ -11,6 +12,13 @@ from typing import NamedTuple
 import numpy as np
 
 from synth.solver.evaluate.compiled import compiled
+from synth.solver.evaluate.move_arrays import BACK, OUT
+from synth.solver.evaluate.move_kernel import (
+    awaited_moves_us,
+    begin_moves,
+    keep_ends,
+    num_moves_before,
+)
 from synth.solver.evaluate.op_table import NONE
 from synth.solver.evaluate.order_arrays import (
     DURATION,
@@ -125,6 +133,18 @@ def unaffected(a: OrderArrays, rank: int, start: int) -> Ints:
 
 
 @compiled
+def _moved_us(a: OrderArrays, rank: int, place: int, before_us: int) -> int:
+    """Return when the moves have ended for which the op at a place waits."""
+    awaited_us = awaited_moves_us(a.moves, rank, place, a.behind, before_us)
+    op, count = a.programs[rank, place], a.num_micro_batches
+    if op < a.num_split and op // count % 3 == 1:
+        cell = op // count // 3 * count + op % count
+        if a.moves.cells[cell, OUT] != NONE:
+            return int(max(awaited_us, a.moves.tried_ends[cell, BACK]))
+    return awaited_us
+
+
+@compiled
 def run(a: OrderArrays, places: Ints, limit_us: float) -> int:
     """Run each rank from its place on; return the value, or `NONE` if it is above the limit.
 
@@ -140,6 +160,7 @@ def run(a: OrderArrays, places: Ints, limit_us: float) -> int:
     awaited, next_waiting = filled(num_ranks, NONE), filled(num_ranks, NONE)
     _copy(a.ends, ends)
     _copy(a.arrivals, arrivals)
+    begin_moves(a.moves, places)
     for rank in range(num_ranks):
         for place in range(places[rank], ranks[rank, LENGTH]):
             op = programs[rank, place]
@@ -178,6 +199,9 @@ def run(a: OrderArrays, places: Ints, limit_us: float) -> int:
                 op = -2 - arrived
                 awaited[rank], next_waiting[rank], waiting[op] = op, waiting[op], rank
                 break
+            if place and a.moves.counts[rank]:
+                before_us = ends[programs[rank, place - 1]]
+                at = max(at, _moved_us(a, rank, place, before_us))
             if place == 0:
                 begin_us = at
             # The rank ends no sooner than with the work that is left.
@@ -225,6 +249,7 @@ def keep(a: OrderArrays) -> None:
     """Keep the times of the programs timed last."""
     _copy(a.tried_ends, a.ends)
     _copy(a.tried_arrivals, a.arrivals)
+    keep_ends(a.moves)
 
 
 @compiled
@@ -237,6 +262,8 @@ def _time_steps(a: OrderArrays, t: _Times, chain: Ints) -> None:
         for place in range(length - ranks[rank, NUM_STEPS], length):
             op = programs[rank, place]
             at = tried_ends[programs[rank, place - 1]] if place else 0
+            if a.moves.counts[rank]:
+                at = max(at, _moved_us(a, rank, place, at))
             if place > a.behind:
                 sender = programs[rank, place - a.behind - 1]
                 if ops[sender, READER] != NONE:
@@ -275,7 +302,8 @@ def _reductions_us(a: OrderArrays) -> Ints:
             if not seen[copy] and (kind == 2 or (kind == 1 and ops[op, IS_FUSED])):
                 seen[copy] = 1
                 stage = copy % num_stages
-                after[stage] = max(after[stage], place)
+                listed = place + num_moves_before(a.moves, rank, place)
+                after[stage] = max(after[stage], listed)
                 ready_us[stage] = max(ready_us[stage], tried_ends[op])
     free_us = filled(num_turns, 0)
     is_done = filled(num_turns, 0)

@@ -12,6 +12,18 @@ import numpy.typing as npt
 
 from synth.solver.evaluate.compiled import compiled
 from synth.solver.evaluate.memory_kernel import fits
+from synth.solver.evaluate.move_arrays import BACK, MOVED_BYTES, OUT
+from synth.solver.evaluate.move_kernel import (
+    add_move,
+    clamp_move,
+    copy_moves,
+    follow_length,
+    follow_op,
+    keep_moves,
+    remove_move,
+    restore_moves,
+    sort_moves,
+)
 from synth.solver.evaluate.op_table import NONE
 from synth.solver.evaluate.order_arrays import (
     DURATION,
@@ -34,6 +46,7 @@ from synth.solver.evaluate.order_arrays import (
 from synth.solver.evaluate.time_kernel import keep, run, unaffected
 
 Floats = npt.NDArray[np.float64]
+Drawn = tuple[float, float, float]
 
 
 @compiled
@@ -101,6 +114,71 @@ def _shift(a: OrderArrays, rank: int, place: int, target: int) -> None:
     program[target] = op
     ops[op, PLACE] = target
     update_links(a, rank)
+    if a.moves.counts[rank]:
+        follow_op(a.moves, rank, place, target)
+        _clamp_move(a, op)
+        sort_moves(a.moves, rank)
+
+
+@compiled
+def _cell(a: OrderArrays, op: int) -> int:
+    """Return the cell of an op."""
+    return int(op // a.num_micro_batches // 3 * a.num_micro_batches + op % a.num_micro_batches)
+
+
+@compiled
+def _forward(a: OrderArrays, cell: int) -> int:
+    """Return the F of a cell; its B comes a number of micro-batches later."""
+    return int(3 * (cell // a.num_micro_batches) * a.num_micro_batches + cell % a.num_micro_batches)
+
+
+@compiled
+def _clamp_move(a: OrderArrays, op: int) -> None:
+    """Put the moves of an op's cell between its F and its B."""
+    cell = _cell(a, op)
+    forward = _forward(a, cell)
+    places = a.ops[forward, PLACE], a.ops[forward + a.num_micro_batches, PLACE]
+    clamp_move(a.moves, cell, places[0], places[1])
+
+
+@compiled
+def _change_move(
+    a: OrderArrays, rank: int, cell: int, drawn: Drawn, stays_share: float, most_ahead: int
+) -> int:
+    """Add, remove or shift the moves of a cell; return the first gap that changes, or `NONE`.
+
+    Args:
+        drawn: three random numbers: to remove it, the distance, and what is shifted to where.
+        stays_share: the share of cells with moves whose moves are removed.
+        most_ahead: the farthest that L is put before B.
+    """
+    m, forward = a.moves, _forward(a, cell)
+    first, last = a.ops[forward, PLACE] + 1, a.ops[forward + a.num_micro_batches, PLACE]
+    if not m.cells[cell, MOVED_BYTES]:
+        return NONE
+    if m.cells[cell, OUT] == NONE:
+        back = last - int(drawn[1] * (most_ahead + 1))
+        if back <= first:
+            return NONE
+        add_move(m, rank, cell, first, back)
+        return int(first)
+    if drawn[0] < stays_share:
+        first = m.cells[cell, OUT]
+        remove_move(m, rank, cell)
+        return int(first)
+    distance = 1 + int(drawn[1] * drawn[1] * most_ahead)
+    column = OUT if drawn[2] < 0.5 else BACK
+    before = m.cells[cell, column]
+    gap = before + (distance if drawn[2] % 0.5 < 0.25 else -distance)
+    if column == OUT:
+        gap = max(first, min(gap, m.cells[cell, BACK]))
+    else:
+        gap = max(m.cells[cell, OUT], min(gap, last))
+    if gap == before:
+        return NONE
+    m.cells[cell, column] = gap
+    sort_moves(m, rank)
+    return int(min(gap, before))
 
 
 @compiled
@@ -127,6 +205,7 @@ def _set_fused(a: OrderArrays, rank: int, op: int, is_fused: bool) -> None:
     count, program = a.num_micro_batches, programs[rank]
     w = op + count
     if is_fused:
+        follow_length(a.moves, rank, ops[w, PLACE], -1)
         for at in range(ops[w, PLACE], ranks[rank, LENGTH] - 1):
             program[at] = program[at + 1]
             ops[program[at], PLACE] = at
@@ -141,6 +220,7 @@ def _set_fused(a: OrderArrays, rank: int, op: int, is_fused: bool) -> None:
         program[ops[op, PLACE] + 1] = w
         ops[w, PLACE] = ops[op, PLACE] + 1
         ranks[rank, LENGTH] += 1
+        follow_length(a.moves, rank, ops[w, PLACE], 1)
         for which in range(3):
             ops[op, DURATION + which] = ops[op, SPLIT_DURATION + which]
     ops[op, IS_FUSED] = is_fused
@@ -155,6 +235,7 @@ def walk(
     best_us: int,
     cooling: tuple[float, float],
     shares: tuple[float, float, int],
+    host: tuple[float, float, int],
     numbers: Floats,
 ) -> tuple[int, int, int]:
     """Try random moves of ops; those whose value is within a random limit are made.
@@ -164,6 +245,8 @@ def walk(
         value_us, best_us: of the programs, and of the best ones.
         cooling: the temperature of the first move in µs, and its factor from move to move.
         shares: of moves that fuse or split, of moves by one place, and the farthest move.
+        host: the share of moves that change what goes to the host's memory, the share of these that
+            keep an activation, and the farthest that L is put before B.
         numbers: [move, `NUMBERS_PER_MOVE`], random numbers in [0, 1).
 
     Returns:
@@ -172,6 +255,7 @@ def walk(
     programs, ops, ranks, copies = a.programs, a.ops, a.ranks, a.copies
     temperature_us, factor = cooling
     fusion_share, adjacent_share, farthest = shares
+    host_share, stays_share, most_ahead = host
     num_made, w, w_place, was_fused = 0, 0, 0, False
     for move in range(len(numbers)):
         limit_us = value_us - temperature_us * math.log(1.0 - numbers[move, 0])
@@ -179,14 +263,22 @@ def walk(
         rank = int(numbers[move, 1] * a.num_ranks)
         place = int(numbers[move, 2] * (ranks[rank, LENGTH] - ranks[rank, NUM_STEPS]))
         op = programs[rank, place]
-        row, target = op // a.num_micro_batches, place
+        row, target, is_fusion = op // a.num_micro_batches, place, False
+        num_kept = keep_moves(a.moves, rank)
         if numbers[move, 3] < fusion_share:
             if row % 3 != 1 or not copies[row // 3, IS_FUSIBLE]:
                 continue
+            is_fusion = True
             was_fused, w = ops[op, IS_FUSED] == 1, op + a.num_micro_batches
             w_place = ops[w, PLACE]
             _set_fused(a, rank, op, not was_fused)
             start = 0
+        elif numbers[move, 3] < fusion_share + host_share:
+            which = (numbers[move, 3] - fusion_share) / host_share
+            drawn = which, numbers[move, 4], numbers[move, 5]
+            start = _change_move(a, rank, _cell(a, op), drawn, stays_share, most_ahead)
+            if start == NONE:
+                continue
         else:
             distance = 1
             if numbers[move, 4] >= adjacent_share:
@@ -203,10 +295,11 @@ def walk(
         if found_us == NONE:
             if target != place:
                 _shift(a, rank, target, place)
-            else:
+            elif is_fusion:
                 _set_fused(a, rank, op, was_fused)
                 if not was_fused:
                     _shift(a, rank, ops[w, PLACE], w_place)
+            restore_moves(a.moves, rank, num_kept)
             continue
         keep(a)
         num_made += 1
@@ -216,4 +309,5 @@ def walk(
             _copy_table(programs, best.programs)
             _copy_table(ops, best.ops)
             _copy_table(ranks, best.ranks)
+            copy_moves(a.moves, best.moves)
     return value_us, best_us, num_made

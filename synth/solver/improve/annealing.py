@@ -61,10 +61,20 @@ class Annealing:
         problem: with caps.
         seed: the seed of all random choices.
         found_by: the name under which candidates are reported.
+        moves_activations: the host's memory may take more activations, or others, than in the
+            schedules added; those are without moves to other ranks.
     """
 
-    def __init__(self, problem: Problem, seed: int, found_by: str = "local search") -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        seed: int,
+        found_by: str = "local search",
+        *,
+        moves_activations: bool = False,
+    ) -> None:
         self.problem, self.found_by = problem, found_by
+        self._host_share = ANNEALING.host_share if moves_activations else 0.0
         self.rng = np.random.default_rng(seed)
         self.table = OpTable(problem)
         self._mean_us = max(1.0, sum(self.table.duration_us) / self.table.num_ops)
@@ -88,7 +98,7 @@ class Annealing:
 
     def walk(self, schedule: Schedule) -> "Walk | None":
         """Return a walk from a schedule; None if it may not run."""
-        walk = Walk(self.table, schedule, self.headrooms, self.fusible)
+        walk = Walk(self.table, schedule, self.headrooms, self.fusible, self._host_share)
         self.units_spent += self.table.num_ops
         return walk if walk.fits else None
 
@@ -232,9 +242,14 @@ class Walk:
     """
 
     def __init__(
-        self, table: OpTable, schedule: Schedule, headrooms: list[int | None], fusible: list[bool]
+        self,
+        table: OpTable,
+        schedule: Schedule,
+        headrooms: list[int | None],
+        fusible: list[bool],
+        host_share: float = 0.0,
     ) -> None:
-        self.table, self.schedule = table, schedule
+        self.table, self.schedule, self._host_share = table, schedule, host_share
         self._arrays = order_arrays(table, schedule, headrooms, fusible)
         self._fusion_share = ANNEALING.fusion_share if any(fusible) else 0.0
         for rank in range(schedule.num_ranks):
@@ -242,20 +257,17 @@ class Walk:
         self.value_us = self.best_us = time_kernel.time_orders(self._arrays)
         self.fits = self.value_us != NONE and memory_kernel.all_fit(self._arrays)
         time_kernel.keep(self._arrays)
-        arrays = self._arrays
-        self._best = BestPrograms(arrays.programs.copy(), arrays.ops.copy(), arrays.ranks.copy())
+        self._best = BestPrograms.of(self._arrays)
 
     @property
     def now(self) -> Schedule:
         """The schedule that the walk has reached."""
-        arrays = self._arrays
-        programs = programs_of(self.table, arrays.programs, arrays.ops, arrays.ranks)
-        return replace(self.schedule, programs=programs)
+        return replace(self.schedule, programs=programs_of(self.table, self._arrays))
 
     @property
     def best(self) -> Schedule:
         """The best schedule."""
-        return replace(self.schedule, programs=programs_of(self.table, *self._best))
+        return replace(self.schedule, programs=programs_of(self.table, self._best))
 
     def run(self, num_moves: int, hottest_us: float, cooling: float, rng: Generator) -> int:
         """Try random moves; return how many were made.
@@ -266,6 +278,7 @@ class Walk:
         """
         numbers = rng.random((num_moves, NUMBERS_PER_MOVE))
         shares = (self._fusion_share, ANNEALING.adjacent_share, ANNEALING.farthest)
+        host = (self._host_share, ANNEALING.stays_share, ANNEALING.most_ahead)
         self.value_us, self.best_us, num_made = walk_kernel.walk(
             self._arrays,
             self._best,
@@ -273,6 +286,7 @@ class Walk:
             self.best_us,
             (hottest_us, cooling),
             shares,
+            host,
             numbers,
         )
         return num_made

@@ -71,6 +71,11 @@ class AnnealingTuning:
     adjacent_share: float = 0.5
     # Share of moves that fuse or split B and W, where BW gains anything.
     fusion_share: float = 0.05
+    # Share of moves that change what goes to the host's memory, where it may; the share of those on
+    # a moved activation that let it stay; and the most ops that L is put before B, or goes at once.
+    host_share: float = 0.3
+    stays_share: float = 0.25
+    most_ahead: int = 8
     # Temperature at the beginning and the end of a round, in mean op durations.
     hottest: float = 0.2
     coldest: float = 0.01

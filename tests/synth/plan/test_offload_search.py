@@ -1,18 +1,25 @@
 """Offloads chosen for given orders, and the search that has them."""
 
 import threading
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from synth.costs.costs import uniform_costs
-from synth.families import generate, generate_for
+from synth.errors import SynthError
+from synth.families import generate, generate_for, names_on, offloads
 from synth.objective import BoundScope, Objective
 from synth.op_kinds import OpKind
 from synth.plan.choose.candidates import Candidate, Partitioning, SearchWatch
 from synth.plan.claim import claim_of
-from synth.plan.offload.offload_space import WithOffloads, with_offloads_if_asked
+from synth.plan.offload.offload_space import (
+    WithOffloads,
+    finer_placements,
+    with_offloads_if_asked,
+)
 from synth.plan.offload.offloaded import with_offloads, without_moves
 from synth.plan.offload.rank_moves import (
     MovePlaces,
@@ -23,6 +30,8 @@ from synth.plan.offload.rank_moves import (
 )
 from synth.plan.offload.thinned import away_shares, thinned
 from synth.plan.problem_arguments import ProblemArguments
+from synth.plan.published.family_searches import FamilySearches
+from synth.plan.published.order_scores import Judge
 from synth.plan.reprove.reproof import ProofVerdict
 from synth.plan.reprove.reprove import reprove
 from synth.plan.runtimes import Allowed
@@ -136,6 +145,99 @@ def test_the_plan_is_no_worse_than_published_ones_that_offload_and_its_bound_is_
     assert all(result.value_us <= value for value in values)
 
 
+def host_profile() -> Profile:
+    """A shipped profile with a link to the host."""
+    profile = Profile.load(find("zb-1.5b-p8-m24"))
+    host = Link(latency_us=10, bandwidth_bytes_per_s=100e9)
+    return profile.replace(links=profile.links.replace(host=host))
+
+
+def space_of(names: Sequence[str], finer: Sequence[str], cap: int) -> WithOffloads:
+    """Placements of a shipped profile on 4 ranks, with partitions to search."""
+    profile, allowed = host_profile(), Allowed(offloads=True)
+    asked = ProblemArguments(profile, 8, "even", Objective.MAKESPAN, (cap,) * 4, allowed=allowed)
+    usual, further = (
+        tuple(Candidate(name, asked.on(placement(name, 4))) for name in those)
+        for those in (names, finer)
+    )
+    return WithOffloads(Placements(usual, profile, Partitioning.SEARCHED), further)
+
+
+def test_finer_placements_have_more_stages_than_the_usual_ones_and_no_more_than_layers() -> None:
+    assert list(finer_placements(4, 24)) == ["looped:5", "looped:6"]
+    assert finer_placements(8, 32) == {}
+
+
+def test_with_hardly_any_time_the_answer_is_no_worse_than_what_compare_shows() -> None:
+    space = space_of(("linear", "looped:2"), ("looped:6",), 24 * 10**9)
+    options = replace(OPTIONS, time_limit_s=0.01)
+    result = space.search(options, SearchWatch(None, threading.Event())).result
+    assert result.schedule is not None and result.value_us is not None
+    problem = space.problem
+    assert isinstance(space.space, Placements)
+    judge = Judge(problem.objective, problem.caps_bytes)
+    searches = FamilySearches(space.space.profile, problem.num_micro_batches, judge)
+    values = []
+    for one in space.all_candidates:
+        for name in names_on(one.problem.placement):
+            if not offloads(name):
+                continue
+            with suppress(SynthError):  # one round has no half of the stages
+                score = searches.of(name, one.problem.placement).plain().score
+                values += [score.value_us] if score.fits else []
+    assert len(values) > 4 and result.value_us <= min(values)
+    verify(result.schedule, result.problem.costs, problem.caps_bytes)
+
+
+def test_the_answer_may_be_on_a_finer_placement_and_its_bound_covers_that() -> None:
+    space = space_of(("linear",), ("looped:6",), 24 * 10**9)
+    options = replace(OPTIONS, time_limit_s=0.01)
+    result = space.search(options, SearchWatch(None, threading.Event())).result
+    assert result.problem.placement == placement("looped:6", 4)
+    assert result.value_us is not None and result.lower_bound_us <= result.value_us
+    coarse = space_of(("linear",), (), 24 * 10**9)
+    other = coarse.search(options, SearchWatch(None, threading.Event())).result
+    assert other.value_us is None or result.value_us < other.value_us
+
+
+def test_a_stop_ends_the_search_before_further_orders_get_their_offloads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stop, problem = threading.Event(), four_ranks(75)
+
+    def chosen(*args: object, **kwargs: object) -> None:
+        if stop.is_set():
+            raise AssertionError("offloads of a further order are chosen")
+        stop.set()
+
+    monkeypatch.setattr("synth.plan.offload.search.with_offloads", chosen)
+    space = WithOffloads(OneCandidate(Candidate("asked", problem)))
+    result = space.search(OPTIONS, SearchWatch(None, stop)).result
+    assert result.stopped_by in (StoppedBy.INTERRUPT, StoppedBy.TIME_LIMIT)
+
+
+def test_a_search_that_counts_its_effort_repeats() -> None:
+    options = replace(OPTIONS, time_limit_s=0.5)
+    first, second = (searched(four_ranks(60), options) for _ in range(2))
+    assert first.schedule == second.schedule and first.schedule is not None
+    assert (first.found_by or "").endswith("annealed")
+
+
+def test_of_equal_plans_the_one_that_moves_nothing_is_the_answer() -> None:
+    result = searched(four_ranks(1000), replace(OPTIONS, time_limit_s=0.5))
+    assert result.schedule is not None and not result.schedule.offloads
+
+
+def test_an_order_that_would_be_far_behind_is_given_up() -> None:
+    problem = four_ranks(60)
+    order = generate("1f1b", 4, 8, costs=problem.costs)
+    found = with_offloads(problem, order, "chosen")
+    assert found is not None
+    assert with_offloads(problem, order, "chosen", found.value_us / 2) is None
+    again = with_offloads(problem, order, "chosen", 2 * found.value_us)
+    assert again is not None and again.value_us == found.value_us
+
+
 def test_below_all_limits_without_offloads_a_plan_is_found() -> None:
     """Two stages of a rank that hold 10 bytes each, F and B far apart: one has to leave."""
     problem = four_ranks(19, "looped:2", m=4)
@@ -163,18 +265,16 @@ def asked(cap: int | None, host: Link | None) -> Problem:
 
 def test_offloads_are_a_choice_where_asked_with_a_limit_and_a_link() -> None:
     host = Link(latency_us=10, bandwidth_bytes_per_s=25e9)
-    for cap, link, offloads in ((None, host, True), (10**11, None, True), (10**11, host, False)):
+    for cap, link, may_offload in ((None, host, True), (10**11, None, True), (10**11, host, False)):
         space = OneCandidate(Candidate("linear", asked(cap, link)))
-        assert with_offloads_if_asked(space, Allowed(offloads=offloads)) is space
+        assert with_offloads_if_asked(space, Allowed(offloads=may_offload)) is space
     space = OneCandidate(Candidate("linear", asked(10**11, host)))
     assert isinstance(with_offloads_if_asked(space, Allowed(offloads=True)), WithOffloads)
 
 
 @pytest.mark.slow
 def test_a_plan_on_several_placements_keeps_its_limit_and_proves_its_bound() -> None:
-    profile = Profile.load(find("zb-1.5b-p8-m24"))
-    host = Link(latency_us=10, bandwidth_bytes_per_s=100e9)
-    profile = profile.replace(links=profile.links.replace(host=host))
+    profile = host_profile()
     made = ProblemArguments(profile, 8, "even", Objective.MAKESPAN, (26 * 10**9,) * 4)
     candidates = tuple(
         Candidate(name, made.on(placement(name, 4))) for name in ("linear", "looped:2")

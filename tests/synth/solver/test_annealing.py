@@ -84,7 +84,7 @@ def test_memory_and_value_are_those_of_verifier_and_simulator(seed: int) -> None
     for rank in range(problem.num_ranks):
         walk_kernel.update_links(arrays, rank)
     value = time_kernel.time_orders(arrays)
-    assert programs_of(table, arrays.programs, arrays.ops, arrays.ranks) == schedule.programs
+    assert programs_of(table, arrays) == schedule.programs
     try:
         lowered, timeline = verify(schedule, problem.costs)
     except ScheduleError as error:
