@@ -115,7 +115,7 @@ class _Ranks:
         for group in lowered.collective_groups:
             for placed in group:
                 rank = placed.collective.ranks[0]
-                if not placed.collective.is_between_ranks:
+                if placed.collective.is_within_rank:
                     op = lowered.ops[rank][placed.after[0]]
                     self.behind[rank, op].append(placed.collective)
         self.ring_free_us: defaultdict[tuple[int, ...], int] = defaultdict(int)

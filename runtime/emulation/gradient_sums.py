@@ -27,11 +27,11 @@ class EmulatedReducer:
     ) -> None:
         """Make the process groups; every rank calls this at the same time."""
         self._clock, self._collectives = clock, collectives
-        sets = sorted({reduction.ranks for reduction in lowered.collectives_of_ranks})
+        sets = sorted({reduction.ranks for reduction in lowered.started_collectives})
         self._groups = {ranks: group.subgroup(ranks) for ranks in sets}
         self._gradients = {
             r.stage: torch.zeros(reducible_bytes(r.num_bytes), dtype=torch.uint8)
-            for r in lowered.collectives_of_ranks
+            for r in lowered.started_collectives
             if group.rank in r.ranks
         }
         self._working: list[_Working] = []

@@ -143,7 +143,7 @@ def _notes(parts: RankParts, group: RankGroup, reducer: GradientReducer) -> Call
     """The notes on calls: over the links of transfers, and among ranks that have collectives."""
     lowered = parts.lowered
     between = {(t.source, t.target) for t in lowered.transfers if HOST not in (t.source, t.target)}
-    collective = {tuple(each.ranks) for each in lowered.collectives_of_ranks}
+    collective = {tuple(each.ranks) for each in lowered.started_collectives}
     together = {tuple(range(group.size)), *collective, *reducer.ranks_together}
     return CallNotes(group.rank, note_links(between, together))
 

@@ -61,7 +61,7 @@ class CopiesAndTies:
         ranks_of_ties = _ranks_of_ties(group, tied)
         ranks_of_copies = {
             reduction.stage: reduction.ranks
-            for reduction in lowered.collectives_of_ranks
+            for reduction in lowered.started_collectives
             if reduction.kind == CollectiveKind.ALL_REDUCE
         }
         found = cls(

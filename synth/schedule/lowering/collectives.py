@@ -52,14 +52,17 @@ class Collective(NamedTuple):
     def __str__(self) -> str:
         """The readable form: `gradient of stage 2 among ranks 1, 2`."""
         what = "weights" if self.kind == CollectiveKind.GATHER else "gradient"
-        if not self.is_between_ranks:
+        if self.is_within_rank:
             return f"{what} of stage {self.stage} among the devices of rank {self.ranks[0]}"
         return f"{what} of stage {self.stage} among ranks {', '.join(map(str, self.ranks))}"
 
     @property
-    def is_between_ranks(self) -> bool:
-        """False if the devices of one rank exchange, which the programs of ranks do not say."""
-        return len(self.ranks) > 1
+    def is_within_rank(self) -> bool:
+        """True if the devices of one rank reduce gradients, which no program of a rank starts.
+
+        A single rank that shards its weights still starts the collectives of its shares.
+        """
+        return self.kind == CollectiveKind.ALL_REDUCE and len(self.ranks) == 1
 
     @property
     def sent_bytes(self) -> int:

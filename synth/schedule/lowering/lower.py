@@ -166,9 +166,9 @@ class Lowered:
         return [placed.collective for group in self.collective_groups for placed in group]
 
     @property
-    def collectives_of_ranks(self) -> list[Collective]:
-        """The collectives that programs start: those of several ranks."""
-        return [one for one in self.collectives if one.is_between_ranks]
+    def started_collectives(self) -> list[Collective]:
+        """The collectives that programs start."""
+        return [one for one in self.collectives if not one.is_within_rank]
 
     @cached_property
     def programs(self) -> "Programs":
@@ -244,7 +244,7 @@ def _communication_slots(lowered: Lowered, rank: int) -> CommunicationSlots:
         slots.waits[int(transfer_table.wait[i])].append(transfers[i])
     for group in lowered.collective_groups:
         for collective, places, *_, waits in group:
-            if rank in collective.ranks and collective.is_between_ranks:
+            if rank in collective.ranks and not collective.is_within_rank:
                 index = collective.ranks.index(rank)
                 slots.collectives[places[index]].append(collective)
                 if waits is not None:
