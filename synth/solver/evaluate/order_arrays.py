@@ -247,7 +247,8 @@ def _reductions(table: OpTable) -> tuple[list[int], list[int], list[int]]:
     stages, times_us, numbers = [], [], []
     for stage in range(table.num_stages):
         ranks = tuple(sorted({ranks[stage] for ranks in table.placement.ranks}))
-        if (time_us := table.problem.reduction_us(stage)) > 0:
+        time_us = table.problem.reduction_us(stage)
+        if len(ranks) > 1 or time_us > 0:  # also one that takes no time makes STEPs wait
             stages.append(stage)
             times_us.append(time_us)
             numbers.append(groups.setdefault(ranks, len(groups)))

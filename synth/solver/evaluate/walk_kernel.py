@@ -228,6 +228,19 @@ def _set_fused(a: OrderArrays, rank: int, op: int, is_fused: bool) -> None:
 
 
 @compiled
+def _splits_in_order(a: OrderArrays, op: int) -> bool:
+    """Return True if the W of a BW that is split is behind the W's of earlier micro-batches.
+
+    Bounds of the period count on that. A BW may have been fused past such a W.
+    """
+    first, place = (op // a.num_micro_batches + 1) * a.num_micro_batches, a.ops[op, PLACE]
+    for earlier in range(first, op + a.num_micro_batches):
+        if a.ops[earlier, PLACE] > place:
+            return False
+    return True
+
+
+@compiled
 def walk(
     a: OrderArrays,
     best: BestPrograms,
@@ -270,6 +283,8 @@ def walk(
                 continue
             is_fusion = True
             was_fused, w = ops[op, IS_FUSED] == 1, op + a.num_micro_batches
+            if was_fused and a.periods > 0 and not _splits_in_order(a, op):
+                continue
             w_place = ops[w, PLACE]
             _set_fused(a, rank, op, not was_fused)
             start = 0
