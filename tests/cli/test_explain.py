@@ -50,7 +50,7 @@ def test_json_has_every_figure_of_the_library(synth: Synth, plan_path: Path) -> 
     explained = library.explain(plan_path, time_limit=1, workers=1)
     assert said.keys() == explained.to_data().keys() == KEYS
     assert said["what_ifs"][0].keys() == {"change", "how", "value_us", "change_share", "note"}
-    path = {"length_us", "stages_us", "kinds_us", "transfers_us", "runs"}
+    path = {"length_us", "stages_us", "kinds_us", "transfers_us", "reductions_us", "runs"}
     assert said["critical_path"].keys() == path
     assert said["sentence"] == explained.sentence == str(explained)
     assert [one["idle_us"] for one in said["idle"]] == [one.idle_us for one in explained.idle]

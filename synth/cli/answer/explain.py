@@ -12,7 +12,7 @@ from synth.units import format_us
 
 _COLUMNS = 80
 _MOST_RANKS, _MOST_STAGES, _MOST_RUNS = 8, 4, 3
-_HEADS = {"warm_up": "warm-up", "dependences": "others"}
+_HEADS = {"warm_up": "warm-up", "reductions": "reduce", "dependences": "others"}
 _SECOND_US = 1_000_000
 
 # The widths of the columns of changes and of their values; a share that is shown as 0.00 %.
@@ -45,10 +45,12 @@ def _head(explained: Explanation) -> Iterator[str]:
 
 
 def _shares(path: CriticalPath) -> str:
-    """Return the shares of the path's time by kind of op, of transfers, and of its main stages."""
+    """Return the shares of the path's time: ops by kind, transfers, reductions, main stages."""
     length_us = max(1, path.length_us)
     kinds = [f"{kind} {us / length_us:.1%}" for kind, us in path.kinds_us.items()]
     kinds.append(f"transfers {path.transfers_us / length_us:.1%}")
+    if path.reductions_us:
+        kinds.append(f"reductions {path.reductions_us / length_us:.1%}")
     most = sorted(enumerate(path.stages_us), key=lambda one: -one[1])[:_MOST_STAGES]
     stages = [f"stage {stage} {us / length_us:.1%}" for stage, us in most]
     return f"{', '.join(kinds)}; most of {', '.join(stages)}"
@@ -64,26 +66,33 @@ def _run_words(run: PathRun) -> str:
 
 
 def _idle_table(explained: Explanation) -> str:
-    """Return the idle time by cause, of all ranks or of those with the most, and their mean."""
+    """Return the idle time by cause, of all ranks or of those with the most, and their mean.
+
+    Reductions have a column if a rank waits for one.
+    """
     idle = explained.idle
+    reduces = any(one.reductions_us for one in idle)
+    causes = [cause for cause in CAUSES if reduces or cause != "reductions"]
     most = sorted(idle, key=lambda one: -one.idle_us)[:_MOST_RANKS]
     shown = [one for one in idle if one in most]
     decimals = 3 if max(one.work_us + one.idle_us for one in idle) < _SECOND_US else 1
-    rows = [_idle_row(str(one.rank), [one], decimals) for one in shown]
-    rows.append(_idle_row("mean", idle, decimals))
-    header = ["rank", "work ms", "idle ms", *(_HEADS.get(cause, cause) for cause in CAUSES)]
+    rows = [_idle_row(str(one.rank), [one], causes, decimals) for one in shown]
+    rows.append(_idle_row("mean", idle, causes, decimals))
+    header = ["rank", "work ms", "idle ms", *(_HEADS.get(cause, cause) for cause in causes)]
     text = table(header, rows)
     if len(shown) < len(idle):
         text += f"\n(the {len(shown)} of {len(idle)} ranks with the most idle time)"
     return text
 
 
-def _idle_row(name: str, idle: Sequence[RankIdle], decimals: int) -> list[str]:
+def _idle_row(
+    name: str, idle: Sequence[RankIdle], causes: Sequence[str], decimals: int
+) -> list[str]:
     def mean(values: Iterable[int]) -> str:
         return f"{sum(values) / len(idle) / 1000:,.{decimals}f}"
 
-    causes = [mean(one.causes_us[cause] for one in idle) for cause in CAUSES]
-    return [name, mean(one.work_us for one in idle), mean(one.idle_us for one in idle), *causes]
+    parts = [mean(one.causes_us[cause] for one in idle) for cause in causes]
+    return [name, mean(one.work_us for one in idle), mean(one.idle_us for one in idle), *parts]
 
 
 def _what_ifs(what_ifs: Sequence[WhatIf]) -> str:

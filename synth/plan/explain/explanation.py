@@ -27,7 +27,7 @@ class Explanation(Record):
         gap: (value − bound) / value.
         bound_holds_for: the scope of the bound, in words.
         held_back_by: the rank and the resource, with figures.
-        critical_path: the ops and transfers of a longest path.
+        critical_path: the ops, transfers and reductions of a longest path.
         idle: the idle time of each rank by cause.
         what_ifs: what changes would give; empty if none was asked for.
         notes: what is not told, and why.

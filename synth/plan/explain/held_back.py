@@ -26,6 +26,7 @@ def what_holds_back(plan: Plan, timeline: Timeline, idle: Sequence[RankIdle]) ->
         f"filling and draining the pipeline, {fill_us / span:.1%} of the time": fill_us,
         _memory(plan, timeline, us["memory"] / span): us["memory"],
         _link(timeline, us["links"] / span): us["links"],
+        f"reductions of gradients, {us['reductions'] / span:.1%} of the time": us["reductions"],
         f"waits for ops of other ranks, {us['dependences'] / span:.1%}": us["dependences"],
     }
     work = (

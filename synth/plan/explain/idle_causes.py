@@ -6,8 +6,9 @@ lies and by what the next op waits for, each piece has a place:
     | warm-up | F F | warm-up, memory | B F | links | B F | other waits | B | drain | W | drain |
                                       ^ first backward               ^ last F
 
-- links: the next op waits for a transfer or a collective that is under way, or for several that
-  follow each other without a pause.
+- links: the next op waits for a transfer or a collective between ranks that is under way, or for
+  several that follow each other without a pause.
+- reductions: the same for reductions of gradients among the devices of a rank.
 - memory: a later F of the rank has its input by then, and memory has no room for it: neither now
   nor for what it keeps until its place in the program; and there is no room for another F either.
 - warm-up: before the first op, and all other waits until the first backward.
@@ -39,7 +40,7 @@ from synth.schedule.ops import Op, ValueKind
 from synth.schedule.rank_memory import slot_levels
 from synth.schedule.simulate import Timeline
 
-CAUSES = ("warm_up", "drain", "links", "memory", "imbalance", "dependences")
+CAUSES = ("warm_up", "drain", "links", "reductions", "memory", "imbalance", "dependences")
 
 
 class RankIdle(Record):
@@ -51,6 +52,7 @@ class RankIdle(Record):
     warm_up_us: int = 0
     drain_us: int = 0
     links_us: int = 0
+    reductions_us: int = 0
     memory_us: int = 0
     imbalance_us: int = 0
     dependences_us: int = 0
@@ -70,6 +72,7 @@ class _Pieces(NamedTuple):
     warm_up: int = 0
     drain: int = 0
     links: int = 0
+    reductions: int = 0
     early_memory: int = 0
     memory: int = 0
     waits: int = 0
@@ -140,6 +143,7 @@ def _rank_idle(rank: int, work_us: int, span: int, most: _Amounts, pieces: _Piec
         warm_up_us=pieces.warm_up + pieces.early_memory - early,
         drain_us=pieces.drain,
         links_us=pieces.links,
+        reductions_us=pieces.reductions,
         memory_us=memory,
         imbalance_us=imbalance,
         dependences_us=pieces.waits + pieces.memory - imbalance - (memory - early),
@@ -205,23 +209,29 @@ class _Gaps:
             if idle_to == idle_from:
                 continue
             place = node - first
-            moved_from = max(idle_from, self._moving_since(node))
+            moving = self._moving_before(node)
+            moved_from = max(idle_from, min([start_us[one] for one in moving], default=idle_to))
             full_us = self._full_us(rank, node, idle_from, moved_from)
-            found["links"] += idle_to - moved_from
+            reduced_us = sum(
+                max(0, end_us[one] - max(idle_from, start_us[one]))
+                for one in self.lowered.reductions_within_ranks.intersection(moving)
+            )
+            found["reductions"] += reduced_us
+            found["links"] += idle_to - moved_from - reduced_us
             is_early = place <= first_backward
             found["early_memory" if is_early else "memory"] += full_us
             where = "warm_up" if is_early else "drain" if place > last_forward else "waits"
             found[where] += moved_from - idle_from - full_us
         return _Pieces(**found)
 
-    def _moving_since(self, node: int) -> int:
-        """Return the start of the transfers, back to back, for which an op waits last."""
-        since_us = self.timeline.start_us[node]
+    def _moving_before(self, node: int) -> list[int]:
+        """Return the transfers and collectives, back to back, for which an op waits last."""
+        found: list[int] = []
         before = awaited_in(self.timeline, node)
         while before is not None and before >= self.num_ops:
-            since_us = self.timeline.start_us[before]
+            found.append(before)
             before = awaited_in(self.timeline, before)
-        return since_us
+        return found
 
     def _full_us(self, rank: int, node: int, idle_from: int, idle_to: int) -> int:
         """Return for how long memory alone keeps a rank from an F, within an idle time."""

@@ -35,14 +35,15 @@ class PathRun(Record):
 
 
 class CriticalPath(Record):
-    """The ops and transfers that follow each other without a pause up to the makespan.
+    """The ops, transfers and reductions that follow each other without a pause up to the makespan.
 
     Attributes:
         length_us: the sum of all of them, the makespan.
         stages_us: the time of the ops of each stage; that of F and BW at once is divided among
             both as their times one after the other.
         kinds_us: the time of ops by kind, `F&BW` for both at once.
-        transfers_us: the time of transfers and collectives.
+        transfers_us: the time of transfers and collectives between ranks.
+        reductions_us: the time of reductions of gradients among the devices of a rank.
         runs: the ops in order of time.
     """
 
@@ -50,6 +51,7 @@ class CriticalPath(Record):
     stages_us: tuple[int, ...]
     kinds_us: dict[str, int]
     transfers_us: int
+    reductions_us: int
     runs: tuple[PathRun, ...]
 
 
@@ -87,11 +89,14 @@ def critical_path_of(timeline: Timeline) -> CriticalPath:
         for op, us in zip(each.ops, each.times_us, strict=True):
             stages_us[op.stage] += us
     length_us = sum(lowered.durations_us[node] for node in nodes)
+    within = lowered.reductions_within_ranks.intersection(nodes)
+    reductions_us = sum(lowered.durations_us[node] for node in within)
     return CriticalPath(
         length_us=length_us,
         stages_us=tuple(stages_us[s] for s in range(lowered.costs.num_stages)),
         kinds_us={kind: us for kind, us in kinds_us.most_common() if us},
-        transfers_us=length_us - sum(each.us for each in ops),
+        transfers_us=length_us - reductions_us - sum(each.us for each in ops),
+        reductions_us=reductions_us,
         runs=tuple(map(_run, _grouped(ops))),
     )
 

@@ -51,12 +51,15 @@ class SameOrder:
         self.own_us = plan.claim.judged_by.value_us(timeline)
 
     def of_hardware(self) -> Iterator[WhatIf]:
-        """Yield what faster links and a faster stage give."""
+        """Yield what faster links, no reductions within ranks, and a faster stage give."""
         costs, lowered = self.plan.costs, self.timeline.lowered
-        if sum(lowered.durations_us[lowered.first_node[-1] :]):
+        moving = {*range(lowered.first_node[-1], len(lowered.durations_us))}
+        if any(lowered.durations_us[one] for one in moving - lowered.reductions_within_ranks):
             twice, free = (_linked(costs.links, speed) for speed in (EXPLAIN.times_as_fast, None))
             yield self._on("every link twice as fast", costs.replace(links=twice))
             yield self._on("transfers that take no time", costs.replace(links=free))
+        if lowered.reductions_within_ranks:
+            yield self._on("reductions that take no time", costs.without_reductions())
         rank = self.timeline.work_us.index(max(self.timeline.work_us))
         durations_us = {stage: costs.stages[stage].duration_us for stage in self._stages_of(rank)}
         stage = max(durations_us, key=lambda each: sum(durations_us[each].values()))

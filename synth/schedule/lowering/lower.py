@@ -171,6 +171,12 @@ class Lowered:
         return [one for one in self.collectives if not one.is_within_rank]
 
     @cached_property
+    def reductions_within_ranks(self) -> frozenset[int]:
+        """The nodes of the reductions among the devices of one rank."""
+        found = enumerate(self.collectives, self.first_node[-1] + len(self.transfer_table))
+        return frozenset(node for node, one in found if one.is_within_rank)
+
+    @cached_property
     def programs(self) -> "Programs":
         """Each rank's full program."""
         return Programs(self)

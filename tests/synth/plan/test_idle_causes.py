@@ -113,6 +113,30 @@ def test_a_slow_link_is_the_cause_of_waits_that_no_link_is_without_it() -> None:
     assert causes_of(after) == {"warm_up": F_US + 40, "drain": 40 + backward_us}
 
 
+def test_waits_for_reductions_within_a_rank_are_no_waits_for_links() -> None:
+    # Rank 0 ends with its last BW, and its STEP waits for all that 45 µs have left beyond that.
+    within = COSTS.replace(stages=tuple(one.replace(reduce_us=45) for one in COSTS.stages))
+    timeline = timed("1f1b", within)
+    lasts_us = within.reduction_us(0, [0], is_alone=True)
+    first, *others = idle_causes(timeline, Objective.MAKESPAN)
+    assert (first.links_us, first.reductions_us) == (0, lasts_us) == (0, 45 - B_US - W_US)
+    assert all((one.links_us, one.reductions_us) == (0, 45) for one in others)
+    assert all(sum(one.causes_us.values()) == one.idle_us for one in (first, *others))
+    path = critical_path_of(timeline)
+    assert (path.transfers_us, path.reductions_us) == (0, lasts_us)
+
+
+def test_a_reduction_behind_a_slow_link_has_its_own_part_of_the_wait() -> None:
+    # One micro-batch, one op a rank: rank 0 waits 40 µs for the gradient, and 25 µs for STEP.
+    slow = COSTS.replace(
+        links=Links(default=Link(latency_us=40)),
+        stages=tuple(one.replace(reduce_us=45) for one in COSTS.stages[:2]),
+    )
+    before, after = idle_causes(timed("1f1b", slow, num_micro_batches=1), Objective.MAKESPAN)
+    assert (before.links_us, before.reductions_us) == (40, 25)
+    assert (after.links_us, after.reductions_us) == (0, 45)
+
+
 def test_a_rank_with_less_work_is_idle_by_imbalance() -> None:
     # The last of two stages takes three times as long; rank 0 waits for it between its BW's.
     fast, slow = (
@@ -189,8 +213,8 @@ def test_causes_add_up_to_idle_time_and_the_path_to_the_makespan(
             assert min(one.causes_us.values()) >= 0
     path = critical_path_of(timeline)
     assert path.length_us == timeline.makespan_us
-    assert path.length_us == sum(path.stages_us) + path.transfers_us
-    assert path.length_us == sum(path.kinds_us.values()) + path.transfers_us
+    assert path.length_us == sum(path.stages_us) + path.transfers_us + path.reductions_us
+    assert path.length_us == sum(path.kinds_us.values()) + path.transfers_us + path.reductions_us
     assert sum(run.work_us for run in path.runs) == sum(path.stages_us)
 
 

@@ -50,6 +50,20 @@ def test_the_same_order_is_simulated_on_the_changed_costs() -> None:
     assert found["transfers that take no time"].value_us == free < twice < plan.claim.makespan_us
 
 
+def test_reductions_within_ranks_are_no_transfers() -> None:
+    plan = simulated("1f1b", link="0us")
+    stages = tuple(stage.replace(reduce_us=10**6) for stage in plan.costs.stages)
+    reducing = verify(plan.schedule(), plan.costs.replace(stages=stages))[1]
+    changed = plan.replace(costs=plan.costs.replace(stages=stages))
+    found = by_change(SameOrder(changed, reducing, lambda: False).of_hardware())
+    assert "every link twice as fast" not in found
+    one = found["reductions that take no time"]
+    assert one.value_us == plan.claim.makespan_us < reducing.makespan_us
+    assert one.change_share == pytest.approx(one.value_us / reducing.makespan_us - 1)
+    without = in_same_order(simulated("1f1b", link="1ms,10GB/s")).of_hardware()
+    assert "reductions that take no time" not in by_change(without)
+
+
 def test_the_best_move_of_a_layer_is_that_of_all_neighbouring_partitions() -> None:
     plan = simulated("1f1b")
     values = []
