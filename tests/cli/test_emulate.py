@@ -58,6 +58,24 @@ def test_as_json_it_says_that_it_is_emulated_and_keeps_the_planned_memory(
     assert found["measured_us"] >= found["predicted_us"]
 
 
+def test_reductions_within_ranks_are_left_out_and_the_answer_says_so(
+    synth_on_pool: Synth, plan_file: Path, tmp_path: Path
+) -> None:
+    plan, path = Plan.load(plan_file), tmp_path / "plan.json"
+    stages = tuple(stage.replace(reduce_us=10**4) for stage in plan.costs.stages)
+    costs = plan.costs.replace(stages=stages)
+    plan.replace(costs=costs, claim=Claim.of(plan.schedule(), costs)).save(path)
+    small = ("--times", "0.1", "--sizes", "0.001", "--steps", "3")
+    ended = synth_on_pool("emulate", path, *small)
+    assert ended.code == 0, ended.stderr
+    line = "left out: reductions of gradients among the devices of a rank"
+    assert sum(one.startswith(line) for one in ended.stdout.splitlines()) == 1
+    found = json.loads(synth_on_pool("emulate", path, *small, "--json").stdout)
+    assert line.removeprefix("left out: ") in found["left_out"]
+    without = json.loads(synth_on_pool("emulate", plan_file, *small, "--json").stdout)
+    assert without["left_out"] is None
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

@@ -18,6 +18,7 @@ from synth.options.layout_task import read_layout_task
 from synth.profile import Profile
 from synth.profile.mesh import DeviceGroup
 from synth.schedule.files.plan_file import Plan
+from synth.schedule.placements import placement
 from tests.cli.conftest import Synth
 
 DENSE = {
@@ -276,6 +277,16 @@ def test_torchtitan_has_the_whole_batch_with_a_pipeline(tmp_path: Path) -> None:
     }
     assert found["export"] == f"synth export {output} -o {tmp_path / 'chosen.csv'}"
     assert f"--hint {output}" in found["search longer"] and "solve" not in found
+
+
+def test_a_longer_search_begins_with_the_partition_of_the_plan(tmp_path: Path) -> None:
+    output = tmp_path / "chosen.json"
+    words = shlex.split(commands_of(tmp_path, DENSE, "pp=4", {}, output)["search longer"])
+    given = {words[at]: words[at + 1] for at in range(3, len(words), 2)}
+    plan = Plan.load(output)
+    assert given["--hint"] == str(output)
+    assert given["--partition"] == ",".join(map(str, plan.partition))
+    assert tuple(plan.placement) == placement(given["--placement"], 4).ranks
 
 
 def test_torchtitan_has_the_dtypes_that_were_judged(tmp_path: Path) -> None:

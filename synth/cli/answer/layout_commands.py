@@ -26,6 +26,7 @@ from synth.interop.recomputation import (
 from synth.interop.torchtitan import to_torchtitan, torchtitan_parts
 from synth.layouts.judged import SOLVED, JudgedLayout
 from synth.options.layout_task import LayoutTask
+from synth.options.values import written_partition
 from synth.plan.runtimes import Runtime
 from synth.profile.mesh import DeviceGroup
 
@@ -132,7 +133,8 @@ def _solve(task: LayoutTask, judged: JudgedLayout, output: Path | None) -> str:
         words += ["--mem-limit", "none" if cap is None else f"{cap}B"]
     if output is not None:
         # Of Megatron-LM's orders none is searched from a plan.
-        words += ["--hint", output] if runtime != Runtime.MEGATRON else []
+        if runtime != Runtime.MEGATRON:
+            words += ["--partition", written_partition(judged.plan.partition), "--hint", output]
         output = output.with_stem(f"{output.stem}-longer")
     return shlex.join([*map(str, words), "-o", str(output or _PLAN)])
 

@@ -43,6 +43,12 @@ _LABEL = (
 )
 
 
+_LEFT_OUT = (
+    "reductions of gradients among the devices of a rank, which the predicted times have and the "
+    "measured ones do not"
+)
+
+
 def work(plan: Path, request: EmulateRequest) -> None:
     """Replay PLAN on emulated devices: one process per rank on this machine, no model needed."""
     from synth.runtime.emulation.emulated_rank import check_replayable
@@ -111,10 +117,13 @@ def _report(
         in_order=not results[0].early_ops,
     )
     found = compare(plan, lowered, run)
+    left_out = _LEFT_OUT if lowered.reductions_within_ranks else None
     if request.format == Format.JSON:
-        answer_json({"emulated": True, **found.model_dump(mode="json")})
+        told = {"emulated": True, "left_out": left_out}
+        answer_json({**told, **found.model_dump(mode="json")})
         return
-    answer("\n".join([_LABEL, *plan_estimate_lines(plan)[:1], ""]))
+    more = [f"left out: {left_out}"] if left_out else []
+    answer("\n".join([_LABEL, *plan_estimate_lines(plan)[:1], *more, ""]))
     if found.measured_us > _TOO_SLOW * found.predicted_us:
         talk(
             f"warning: an iteration took {found.measured_us / found.predicted_us:.1f} times what "
