@@ -125,7 +125,10 @@ class Costs(Record):
 
     def without_reductions(self) -> Self:
         """The costs where the devices of a rank reduce no gradients."""
-        return self.replace(stages=tuple(stage.replace(reduce_us=0) for stage in self.stages))
+        return self.replace(
+            stages=tuple(stage.replace(reduce_us=0) for stage in self.stages),
+            ties=tuple(tie.replace(reduce_us=0) for tie in self.ties),
+        )
 
     def boundary_us(self, stage: int, source: int, target: int) -> int:
         """Time to move stage `stage`'s output from rank to rank.
@@ -160,10 +163,18 @@ class Costs(Record):
             link = self.links.host
         return _summable_us(link.transfer_us(num_bytes), num_bytes)
 
-    def reduction_us(self, stage: int, ranks: Sequence[int], *, is_alone: bool = False) -> int:
+    def reduction_us(
+        self,
+        stage: int,
+        ranks: Sequence[int],
+        *,
+        is_alone: bool = False,
+        held: Collection[int] = (),
+    ) -> int:
         """Time to add up the gradients of a stage's copies on different ranks, in rank order.
 
-        First each rank adds up those of its group of devices (`StageCosts.reduce_us`). The first
+        First each rank adds up those of its group of devices (`StageCosts.reduce_us`); those of
+        parameters that stages of the rank share are added up with the first of them. The first
         stage does so in buckets if it is the only one of its rank: nothing else hides its
         reduction. It is so in Megatron-LM, whose other ranks have one bucket, and whose interleaved
         schedule starts each reduction behind a stage's last backward. Then follows a ring
@@ -173,12 +184,14 @@ class Costs(Record):
         Args:
             ranks: those that hold the stage.
             is_alone: it is the only stage of its only rank.
+            held: the stages that each of these ranks holds.
 
         Raises:
             SynthError: it takes too long to be added up exactly.
         """
         own = self.stages[stage]
-        within_us = own.reduction_us(in_buckets=is_alone and stage == 0)
+        done = (tie.reduce_us for tie in self.ties if tie.is_updated_before(stage, held))
+        within_us = max(0, own.reduction_us(in_buckets=is_alone and stage == 0) - sum(done))
         return within_us + self._ring_us(own.gradient_bytes, ranks, 2 * (len(ranks) - 1))
 
     def gather_us(self, stage: int, ranks: Sequence[int]) -> int:

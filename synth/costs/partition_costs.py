@@ -104,8 +104,14 @@ def stage_ties(profile: Profile, sizes: Sequence[int]) -> tuple[StageTie, ...]:
         having = tuple(sorted({stage_of[place] for place in places}))
         if len(having) > 1:
             step_us = math.floor(tied.step_us)
-            tie = StageTie(stages=having, static_bytes=tied.static_bytes, step_us=step_us)
-            found.append(tie)
+            found.append(
+                StageTie(
+                    stages=having,
+                    static_bytes=tied.static_bytes,
+                    step_us=step_us,
+                    reduce_us=math.floor(tied.reduce_us),
+                )
+            )
     return tuple(found)
 
 

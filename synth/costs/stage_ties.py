@@ -1,9 +1,9 @@
 """Tied parameters of several stages, which a rank that holds these stages has once."""
 
 from collections.abc import Collection, Iterable
-from typing import Self
+from typing import Any, Self
 
-from pydantic import Field, NonNegativeInt
+from pydantic import Field, NonNegativeInt, SerializerFunctionWrapHandler, model_serializer
 
 from synth.records.record import Record
 
@@ -15,18 +15,28 @@ class StageTie(Record):
         stages: the stages, in forward order.
         static_bytes: the parameters, their gradient and their optimizer state.
         step_us: the part of a stage's STEP that updates them, in µs.
+        reduce_us: the part of a stage's `reduce_us` that reduces their gradients, in µs.
     """
 
     stages: tuple[NonNegativeInt, ...] = Field(min_length=2)
     static_bytes: NonNegativeInt
     step_us: NonNegativeInt = 0
+    reduce_us: NonNegativeInt = 0
+
+    @model_serializer(mode="wrap")
+    def _without_no_reduction(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out the time of reductions where there are none, as earlier versions did."""
+        fields: dict[str, Any] = handler(self)
+        if not self.reduce_us:
+            fields.pop("reduce_us", None)
+        return fields
 
     def repeated_bytes(self, held: Iterable[int]) -> int:
         """The bytes that a rank's stages count beyond the one time that the rank has them."""
         return self.static_bytes * max(0, len(set(held).intersection(self.stages)) - 1)
 
     def is_updated_before(self, stage: int, held: Collection[int]) -> bool:
-        """True if the STEP of an earlier stage of the rank updates what this stage shares."""
+        """True if an earlier stage of the rank reduces and updates what this stage shares."""
         return stage in self.stages and any(each < stage for each in self.stages if each in held)
 
     def share(self, count: int) -> Self:

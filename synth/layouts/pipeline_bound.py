@@ -69,7 +69,10 @@ class PipelineBound:
         backward = np.minimum(times[OpKind.B] + times[OpKind.W], times[OpKind.BW])
         self._passes, self._step = self.forward + backward, times[OpKind.STEP]
         self._backward_us = float(times[OpKind.BW].sum())
-        self._reduce_us = sum(layer.reduce_us for layer in layers)
+        again_us = sum(
+            tied.reduce_us * (len(tied.layers) - 1) for tied in profile.tied_parameters or ()
+        )
+        self._reduce_us = max(0.0, sum(layer.reduce_us for layer in layers) - again_us)
         self._static = _static_bytes(profile)
         self.static_bytes = float(self._static.sum())
         is_open = [not is_recomputed_already(profile, place) for place in range(len(layers))]

@@ -141,6 +141,7 @@ class Profile(Displayed, FileRecord):
         "layer_profiles.*.variants": 7,
         "layer_profiles.*.pair_us": 8,
         "layer_profiles.*.reduce_us": 9,
+        "tied_parameters.reduce_us": 9,
         "workload.group": 7,
     }
     MADE_BY: ClassVar[tuple[str, ...]] = ("synth profile", "synth estimate")

@@ -1,9 +1,9 @@
 """Parameters that several layers share, which a stage of these layers counts once."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from synth.op_kinds import OpKind
 from synth.profile.layer_profile import LayerProfile, Timing
@@ -23,6 +23,8 @@ class TiedParameters(Record):
         largest_bytes: of the largest of them; None: of one.
         optimizer_bytes: of their optimizer state.
         step_us: the part of a layer's STEP that updates them, in µs.
+        reduce_us: the part of a layer's `reduce_us` that reduces their gradients, in µs; 0 in files
+            before version 9.
     """
 
     layers: tuple[PlainText, ...] = Field(min_length=2)
@@ -31,6 +33,15 @@ class TiedParameters(Record):
     gradient_bytes: Whole = Field(ge=0, le=MOST_SUMMABLE)
     optimizer_bytes: Whole = Field(ge=0, le=MOST_SUMMABLE)
     step_us: TimeUs = 0.0
+    reduce_us: TimeUs = 0.0
+
+    @model_serializer(mode="wrap")
+    def _without_no_reduction(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out the time of reductions where there are none, as earlier versions did."""
+        fields: dict[str, Any] = handler(self)
+        if not self.reduce_us:
+            fields.pop("reduce_us", None)
+        return fields
 
     def gradient_sum(self, places: tuple[int, ...]) -> "GradientSum":
         """The sum of gradients of one backward of a stage, whose layers have these places in it.
@@ -57,6 +68,7 @@ class TiedParameters(Record):
             gradient_bytes=self.gradient_bytes + other.gradient_bytes,
             optimizer_bytes=self.optimizer_bytes + other.optimizer_bytes,
             step_us=self.step_us + other.step_us,
+            reduce_us=self.reduce_us + other.reduce_us,
         )
 
     def share_of_optimizer(self, count: int) -> Self:
@@ -87,6 +99,7 @@ class TiedParameters(Record):
             parameter_bytes=layer.parameter_bytes - self.parameter_bytes,
             gradient_bytes=gradient_bytes,
             optimizer_bytes=layer.optimizer_bytes - self.optimizer_bytes,
+            reduce_us=max(0.0, layer.reduce_us - self.reduce_us),
             deferred_share=1 - early_bytes / gradient_bytes if gradient_bytes else 1.0,
         )
 

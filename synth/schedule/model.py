@@ -95,6 +95,11 @@ class Placement:
         ranks = self.holders[stage]
         return len(ranks) == 1 and len(self.held[ranks[0]]) == 1
 
+    def held_by_all(self, ranks: Iterable[int]) -> frozenset[int]:
+        """The stages that each of some ranks holds."""
+        held = [{stage for stage, _ in self.held[rank]} for rank in ranks]
+        return frozenset(set.intersection(*held))
+
     @cached_property
     def first_copies(self) -> tuple[tuple[int, ...], ...]:
         """For each stage copy, [replica][stage], the first replica of the stage on its rank."""

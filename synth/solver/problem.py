@@ -141,4 +141,9 @@ class Problem:
     def reduction_us(self, stage: int) -> int:
         """Return the duration of the reduction of a stage's gradients, see `Costs.reduction_us`."""
         ranks = self.placement.holding(stage)
-        return self.costs.reduction_us(stage, ranks, is_alone=self.placement.is_alone(stage))
+        return self.costs.reduction_us(
+            stage,
+            ranks,
+            is_alone=self.placement.is_alone(stage),
+            held=self.placement.held_by_all(ranks),
+        )

@@ -75,6 +75,7 @@ class Plan(Displayed, FileRecord):
         "workload.group": 12,
         "costs.stages.hidden_us": 13,
         "costs.stages.reduce_us": 15,
+        "costs.ties.reduce_us": 15,
         "vocabulary": 14,
     }
     MADE_BY: ClassVar[tuple[str, ...]] = ("synth solve",)

@@ -72,7 +72,9 @@ def _scaled_costs(costs: Costs, times: float, sizes: float) -> Costs:
         ),
         ties=tuple(
             tie.replace(
-                static_bytes=round(tie.static_bytes * sizes), step_us=round(tie.step_us * times)
+                static_bytes=round(tie.static_bytes * sizes),
+                step_us=round(tie.step_us * times),
+                reduce_us=round(tie.reduce_us * times),
             )
             for tie in costs.ties
         ),

@@ -120,8 +120,13 @@ def find_reductions(arrays: OpArrays, costs: Costs) -> list[list[PlacedCollectiv
             if others:
                 after = tuple(map(max, after, others[-1].after))
             num_bytes = costs.stages[stage].gradient_bytes
-            is_alone = arrays.schedule.placement.is_alone(stage)
-            duration_us = costs.reduction_us(stage, copies.ranks, is_alone=is_alone)
+            placement = arrays.schedule.placement
+            duration_us = costs.reduction_us(
+                stage,
+                copies.ranks,
+                is_alone=placement.is_alone(stage),
+                held=placement.held_by_all(copies.ranks),
+            )
             reduction = Collective(stage, copies.ranks, num_bytes, duration_us)
             others.append(PlacedCollective(reduction, after, copies.lasts, copies.steps))
     return list(groups.values())

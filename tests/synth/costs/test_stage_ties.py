@@ -83,6 +83,32 @@ def test_a_stage_counts_what_its_layers_share_once() -> None:
     assert partition_costs(profile, (8,)).stages[0].duration_us[STEP] == round(sum(steps) - 80)
 
 
+def test_a_rank_reduces_what_its_layers_share_once() -> None:
+    # Embedding and head reduce in 40 and 50 µs, 30 of which are the table's; two blocks in 5 each.
+    rng = random.Random(0)
+    reduce_us = (40.0, 5.0, 5.0, 50.0)
+    profile = profile_of([random_layer(rng).replace(reduce_us=us) for us in reduce_us])
+    tied = TiedParameters(
+        layers=("l0", "l3"), parameter_bytes=0, gradient_bytes=0, optimizer_bytes=0, reduce_us=30.0
+    )
+    profile = profile.replace(tied_parameters=(tied,))
+    one = partition_costs(profile, (4,))
+    assert one.stages[0].reduce_us == 40 + 5 + 5 + 50 - 30
+    # On one rank of a V the first stage reduces the table, and the last one the rest of the head.
+    costs = partition_costs(profile, (1, 1, 1, 1))
+    assert [stage.reduce_us for stage in costs.stages] == [40, 5, 5, 50]
+    where = placement("v", 2)
+    assert [Problem(costs, where, 2).reduction_us(stage) for stage in range(4)] == [40, 5, 5, 20]
+    lowered = lower(generate("zb-v", 2, 4), costs)
+    found = sorted((each.stage, each.duration_us) for each in lowered.collectives)
+    assert found == [(0, 40), (1, 5), (2, 5), (3, 20)]
+    # On ranks of their own both reduce it.
+    assert Problem(costs, placement("linear", 4), 2).reduction_us(3) == 50
+    assert costs.without_reductions().ties[0].reduce_us == 0
+    again = Profile.model_validate_json(profile.model_dump_json())
+    assert again.tied_parameters == (tied,)
+
+
 def test_a_backward_holds_the_sum_of_gradients_between_the_layers_that_share() -> None:
     profile = odd_profile(1, ((2, 5),))
     alone = profile.replace(tied_parameters=None)
@@ -116,13 +142,14 @@ def resolved(costs: Costs, where: Placement) -> Costs:
                             **own.duration_us,
                             STEP: costs.stages[stage].duration_us[STEP] - tie.step_us,
                         },
+                        reduce_us=costs.stages[stage].reduce_us - tie.reduce_us,
                     )
             seen.add(stage)
     return Costs(stages=tuple(stages), links=costs.links)
 
 
 def tied_costs(rng: random.Random, where: Placement) -> Costs:
-    """Odd costs whose first and last stage share 50 bytes and 3 µs."""
+    """Odd costs whose first and last stage share 50 bytes, and 3 and 7 µs."""
     costs = odd_costs(rng, where.num_stages, where.num_ranks)
     last = where.num_stages - 1
     stages = list(costs.stages)
@@ -131,8 +158,9 @@ def tied_costs(rng: random.Random, where: Placement) -> Costs:
         stages[place] = own.replace(
             static_bytes=own.static_bytes + 50,
             duration_us={**own.duration_us, STEP: own.duration_us[STEP] + 3},
+            reduce_us=own.reduce_us + 7,
         )
-    tie = StageTie(stages=(0, last), static_bytes=50, step_us=3)
+    tie = StageTie(stages=(0, last), static_bytes=50, step_us=3, reduce_us=7)
     return Costs(stages=tuple(stages), links=costs.links, ties=(tie,))
 
 
