@@ -146,6 +146,20 @@ def test_a_rank_alone_reduces_what_its_last_backward_does_not_hide(sharding: Sha
     assert (judged.parts.data_us == 0) == (sharding is Sharding.NONE)
 
 
+def test_a_rank_alone_reduces_a_tied_table_once() -> None:
+    question = question_of("gemma3-27b", Runtime.SYNTH, gpus=64)
+    layout = read_layout("tp=8,pp=1", question).layout
+    judged = LayoutJudge(question).best(layout, name="1f1b")
+    assert judged is not None and judged.profile.tied_parameters is not None
+    layers = [judged.profile.layer_profile(at) for at in range(len(judged.profile.layers))]
+    table_us = judged.profile.tied_parameters[0].reduce_us
+    whole_us = sum(layer.reduce_us for layer in layers) - table_us
+    assert table_us == pytest.approx(layers[0].reduce_us, rel=1e-3) and table_us > 1000
+    seen_us = whole_us - sum(layer.time_us[OpKind.BW].median_us for layer in layers)
+    assert judged.parts.reduce_us == pytest.approx(max(LAST_BUCKET * whole_us, seen_us), abs=1)
+    assert judged.bound_us <= judged.us
+
+
 def test_the_plan_of_a_layout_has_its_reductions_and_counts_them_once() -> None:
     question = question_of("llama3-8b", Runtime.SYNTH)
     layout = read_layout("tp=2,pp=4", question).layout
