@@ -113,6 +113,7 @@ def test_the_rules_have_the_limits_of_round_trips_and_wait_for_more_or_less() ->
     assert patience == {1.0, 0.5}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("without", [frozenset(), frozenset({Part.MODULO})])
 def test_blocks_take_the_time_of_heats_that_are_too_short(
     without: frozenset[Part], monkeypatch: pytest.MonkeyPatch
