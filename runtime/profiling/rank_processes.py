@@ -136,12 +136,13 @@ class RankProcesses:
             outcome: tuple[T | None, str | None] = own(), None
         except (SynthError, RuntimeError) as error:
             outcome = None, str(error)
-        self.store.set(f"{number}/{rank}", pickle.dumps(outcome))
+        self.store.set(f"{number}/{rank}", pickle.dumps(outcome).hex())
         if outcome[1] is not None:
             raise SynthError(outcome[1])
         results = []
         for other in range(dist.get_world_size()):
-            result, failure = pickle.loads(self.store.get(f"{number}/{other}"))
+            text = self.store.get(f"{number}/{other}").decode()
+            result, failure = pickle.loads(bytes.fromhex(text))
             if failure is not None:
                 raise SynthError(f"process {other} failed: {failure}")
             results.append(result)
