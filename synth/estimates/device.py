@@ -17,6 +17,8 @@ _Rate = Annotated[float, Field(gt=0, le=1e21)]
 _Share = Annotated[float, Field(gt=0, le=1)]
 
 # The devices whose kernels are measured in `data/kernels.csv` and `data/attention.csv`.
+# Devices of a node that is taken whole; a rack has more.
+MOST_IN_NODE = 8
 MEASURED = ("a100", "h100", "b200")
 
 
@@ -55,6 +57,23 @@ class Device(Record):
         if "bfloat16" not in self.peak_flops_per_s:
             raise ValueError("peak_flops_per_s lacks bfloat16")
         return self
+
+    def filled_by(self, ranks: int) -> "Device":
+        """Return the device in racks of which jobs take what groups of ranks fill.
+
+        A rack of 72 devices is larger than the groups of 64 that runs have; schedulers give whole
+        segments of it then (Slurm's block topology: 16 nodes of 4). Nodes of up to 8 are taken
+        whole.
+
+        Args:
+            ranks: the devices of a rank of the pipeline and of its copies.
+        """
+        node = self.ranks_per_node
+        if node <= MOST_IN_NODE:
+            return self
+        sizes = range(1, node + 1)
+        used = max(size for size in sizes if ranks % size == 0 or size % ranks == 0)
+        return self.replace(ranks_per_node=used)
 
     def peak(self, dtype: str) -> float:
         """FLOP/s of dense matrix products in a dtype.

@@ -443,7 +443,7 @@ class Estimator:
         factor = self.factors.values[2]
         near = neighbour_link(device, 1, factor)
         far = neighbour_link(device, 2, factor)
-        apart = layout.tensor * layout.context * layout.data
+        apart = layout.group_size
         stages, rest = divmod(device.ranks_per_node, apart)
         if stages < 2 or rest:
             return Links(default=far)

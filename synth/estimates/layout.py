@@ -206,7 +206,7 @@ class Layout(Record):
                 f"§fp8_param_gather is estimated for a distributed optimizer, §sharding zero1, and "
                 f"{self.sharding} is given; leave one of them out"
             )
-        ranks = self.tensor * self.context * self.data
+        ranks = self.group_size
         if ranks % self.expert_ranks:
             divide = "" if self.expert_tensor == 1 else f" × {self.expert_tensor} that divide each"
             raise SynthError(
@@ -237,7 +237,12 @@ class Layout(Record):
     @property
     def expert_state_ranks(self) -> int:
         """The ranks that have the same parts of experts."""
-        return self.tensor * self.context * self.data // self.expert_ranks
+        return self.group_size // self.expert_ranks
+
+    @property
+    def group_size(self) -> int:
+        """The devices of a rank of the pipeline and of its copies."""
+        return self.tensor * self.context * self.data
 
     def group(self, size: int, stride: int, ranks_per_node: int) -> tuple[int, int]:
         """Return nodes and ranks per node of a group of ranks that are `stride` apart.

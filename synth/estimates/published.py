@@ -159,7 +159,7 @@ def run_of(row: Mapping[str, str]) -> PublishedRun:
 
 
 def _run(read: "_Row", row: Mapping[str, str], software: Software) -> PublishedRun:
-    device = device_of(read.text("device"))
+    device = device_of(read.text("device")).filled_by(read.layout().group_size)
     optimizer = _NARROW if row.get("stack") in _NARROW_GRADIENTS else DEFAULT_OPTIMIZER
     estimator = Estimator(read.shape(), device, read.layout(), software, Factors(), optimizer)
     layout = estimator.layout

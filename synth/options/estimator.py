@@ -29,6 +29,8 @@ def estimator_of(given: EstimateArguments, shape: ModelShape | None = None) -> E
         device = device.replace(ranks_per_node=given.gpus_per_node)
     layout, software = _layout(given), software_of(given.software)
     layout.check(shape)
+    if given.gpus_per_node is None:
+        device = device.filled_by(layout.group_size)
     if layout.narrow_gather:
         software.check_narrow_gather(layout.precision)
     return Estimator(

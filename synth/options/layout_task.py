@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from synth.errors import SynthError
 from synth.estimates.calibration import factors_of
-from synth.estimates.device import Device, device_of
+from synth.estimates.device import MOST_IN_NODE, Device, device_of
 from synth.estimates.estimated_profile import Estimator
 from synth.estimates.factors import software_of
 from synth.estimates.layout import Layout
@@ -27,9 +27,6 @@ from synth.plan.choose.candidates import SearchWatch
 from synth.plan.runtimes import Runtime
 from synth.profile.optimizer import OptimizerSpec
 from synth.system.messages import silenced
-
-# Devices of a node that a run takes whole; of larger ones, as racks, it may take a part.
-_MOST_IN_NODE = 8
 
 _OF_TORCH = (Runtime.TORCH, Runtime.TORCHTITAN)
 
@@ -57,7 +54,7 @@ class LayoutTask(NamedTuple):
     def nodes(self) -> tuple[int, int] | None:
         """The number of nodes and of the devices of each; None: it has racks of unknown nodes."""
         gpus, node = self.question.gpus, self.question.device.ranks_per_node
-        if self.given.nodes is None and node > _MOST_IN_NODE:
+        if self.given.nodes is None and node > MOST_IN_NODE:
             return None
         return max(1, gpus // node), min(gpus, node)
 
@@ -147,8 +144,8 @@ def _device(given: LayoutArguments) -> Device:
     if given.gpus % node == 0:
         return device
     used = max(size for size in range(1, node + 1) if given.gpus % size == 0)
-    # Racks are larger than what runs take of them, and nodes are taken whole.
-    if asked is None and node > _MOST_IN_NODE and used >= _MOST_IN_NODE:
+    # Racks are larger than what runs take of them, and nodes are taken whole (`filled_by`).
+    if asked is None and node > MOST_IN_NODE and used >= MOST_IN_NODE:
         return device.replace(ranks_per_node=used)
     raise SynthError(
         f"{given.gpus} devices do not fill nodes of {node}; give a multiple as §gpus, or "

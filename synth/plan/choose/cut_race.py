@@ -86,9 +86,12 @@ class CutRace:
             move_cuts: called after each heat; it may add a trial on another cut.
         """
         heats = CUT_RACE.heats_of_several if self.race.has_placements else CUT_RACE.heats
-        problem = self.race.candidates[0].problem
-        if first_round_s(problem.num_ops) > self.clock.left_s(until_s) / len(heats):
-            self._place_blocks(until_s, tell)
+        heat_s = self.clock.left_s(until_s) / len(heats)
+        large = [one for one in self._near(CUT_RACE.cuts_of_blocks) if _has_blocks(one, heat_s)]
+        if large and Part.MODULO not in self.options.without:
+            self._place_blocks(large, until_s, tell)
+            move_cuts()
+            self._move_choice(tell)
             return
         self.options.report_part(Part.ANNEALING)
         for place, most in enumerate(heats):
@@ -100,20 +103,19 @@ class CutRace:
             move_cuts()
             self._move_choice(tell)
 
-    def _place_blocks(self, until_s: float, tell: Callable[[Trial], None]) -> None:
-        """Improve some cuts by building blocks, whose effort does not depend on micro-batches."""
-        near = self._near(CUT_RACE.cuts_of_blocks)
-        able = [one for one in near if any(len(held) > 1 for held in one.problem.placement.held)]
-        for trial, seconds in self.clock.shared(able, until_s):
-            if self.clock.stop.is_set() or seconds <= 0 or trial.found is None:
+    def _place_blocks(
+        self, those: Sequence[Trial], until_s: float, tell: Callable[[Trial], None]
+    ) -> None:
+        """Improve cuts by building blocks, whose effort does not depend on micro-batches."""
+        without = self.options.without | (frozenset(Part) - {Part.MODULO})
+        for trial, seconds in self.clock.shared(those, until_s):
+            if self.clock.stop.is_set() or seconds <= 0:
                 return
+            assert trial.found is not None and trial.found.schedule is not None
             self.clock.grant(seconds)
-            options = replace(
-                self.options.going_on_from(trial.found),
-                time_limit_s=seconds,
-                without=frozenset(Part) - {Part.MODULO},
-            )
-            stages = tuple(recomputed(trial.found.schedule)) if trial.found.schedule else ()
+            options = self.options.going_on_from(trial.found)
+            options = replace(options, time_limit_s=seconds, without=without)
+            stages = tuple(recomputed(trial.found.schedule))
             watch = SolveWatch(stop=self.clock.stop)
             found = solve_recomputing(trial.problem, stages, options, watch)
             if rank_key(found.value_us) < rank_key(trial.value_us):
@@ -185,6 +187,12 @@ class CutRace:
             seen = replace(problem, costs=merged(problem.costs, stages))
             self._annealings[key] = Annealing(seen, self.options.seed)
         return self._annealings[key]
+
+
+def _has_blocks(trial: Trial, heat_s: float) -> bool:
+    """Return True if ranks hold several stages, and a heat is shorter than a round of annealing."""
+    holds_several = any(len(held) > 1 for held in trial.problem.placement.held)
+    return holds_several and first_round_s(trial.problem.num_ops) > heat_s
 
 
 def _hoped_us(trial: Trial) -> float:

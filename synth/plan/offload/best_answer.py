@@ -35,7 +35,7 @@ class BestAnswer:
     ) -> None:
         self.space, self.finer, self.gap, self.clock = space, finer, gap, clock
         self.told = BestSoFar(on_improvement)
-        self.bound = AnswerBound(space)
+        self.bound = AnswerBound(space, has_finer=bool(finer))
         self.best: Result | None = None
 
     @property
@@ -139,16 +139,16 @@ class BestAnswer:
         ]
         if result.schedule is None or not trials:
             return tuple(trials)
+        key, name = problem_key(result.problem), self.name_of(result.problem)
+        here = next((one for one in trials if problem_key(one.problem) == key), None)
         if result.schedule.offloads:
-            name = self.name_of(result.problem)
-            candidate = Candidate(f"{name} ({result.found_by})", result.problem)
-            least_us = result.lower_bound_us
+            name, here = f"{name} ({result.found_by})", None
+        if here is None:
+            candidate, least_us = Candidate(name, result.problem), result.lower_bound_us
             trials.append(Trial(candidate, least_us, result, is_over=True, is_fixed=True))
-        else:  # the last step may have gone on with one of them
-            key = problem_key(result.problem)
-            here = next((one for one in trials if problem_key(one.problem) == key), None)
-            if here is not None and rank_key(result.value_us) < rank_key(here.value_us):
-                here.found = result
+        # The last step may have gone on with one of them.
+        elif rank_key(result.value_us) < rank_key(here.value_us):
+            here.found = result
         return tuple(sorted(trials, key=lambda one: rank_key(one.value_us)))
 
     def name_of(self, problem: Problem) -> str:

@@ -29,10 +29,15 @@ class AnswerBound:
 
     A search without memory limits proves bounds that hold with offloads; closed forms count memory,
     too, where nothing recomputes by choice.
+
+    Args:
+        space: of the search without offloads.
+        has_finer: schedules with offloads are on further placements, too, so that no bound of this
+            space holds for all.
     """
 
-    def __init__(self, space: OneCandidate | Placements) -> None:
-        self.space = space
+    def __init__(self, space: OneCandidate | Placements, *, has_finer: bool = False) -> None:
+        self.space, self._has_finer = space, has_finer
         self._is_one = isinstance(space, OneCandidate)
         self._problems: dict[tuple[object, ...], Problem] = {}
         self._unlimited: dict[tuple[object, ...], ScopedBound] = {}
@@ -50,9 +55,10 @@ class AnswerBound:
         self.note(ranking)
         result = ranking.result
         own = ScopedBound(result.lower_bound_us, result.bound_scope, result.certificate)
-        if result.bound_scope == BoundScope.ALL:
+        holds_for_all = result.bound_scope == BoundScope.ALL
+        if holds_for_all and not self._has_finer:
             self._all = own
-        elif not ranking.trials:
+        elif holds_for_all or not ranking.trials:
             self._unlimited[problem_key(result.problem)] = own
         for one in ranking.trials:
             bound = ScopedBound(one.lower_bound_us, BoundScope.CANDIDATES, one.certificate)

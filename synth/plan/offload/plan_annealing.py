@@ -16,7 +16,7 @@ from synth.schedule.model import Buffering
 from synth.search.clock import Clock
 from synth.solver.evaluate.evaluate import EvaluatedSchedule
 from synth.solver.improve.annealing import Annealing
-from synth.solver.improve.compiled_kernels import are_usable
+from synth.solver.improve.compiled_kernels import are_fast
 from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.tuning import ANNEALING
@@ -94,7 +94,7 @@ class PlanAnnealing:
         """Return True if annealing is compiled and allowed; wait for that if there is time."""
         options = self.options
         waits = options.deterministic or self.clock.left_s() >= ANNEALING.least_s_to_compile
-        return Part.ANNEALING not in options.without and are_usable(
+        return Part.ANNEALING not in options.without and are_fast(
             waits=waits, should_stop=self.clock.is_over
         )
 

@@ -234,10 +234,10 @@ def _splits_in_order(a: OrderArrays, op: int) -> bool:
     Bounds of the period count on that. A BW may have been fused past such a W.
     """
     first, place = (op // a.num_micro_batches + 1) * a.num_micro_batches, a.ops[op, PLACE]
+    is_in_order = True
     for earlier in range(first, op + a.num_micro_batches):
-        if a.ops[earlier, PLACE] > place:
-            return False
-    return True
+        is_in_order &= a.ops[earlier, PLACE] <= place
+    return is_in_order
 
 
 @compiled

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from functools import cache
+from importlib.util import find_spec
 
 import numpy as np
 
@@ -28,6 +29,12 @@ def are_usable(*, waits: bool, should_stop: Callable[[], bool]) -> bool:
         should_stop: ends the wait; polled every few hundredths of a second.
     """
     return await_compiled(lambda: not waits or should_stop()) and is_loadable()
+
+
+def are_fast(*, waits: bool, should_stop: Callable[[], bool]) -> bool:
+    """Return True if kernels are usable and compiled: without Numba they run as plain Python."""
+    is_compiled = find_spec("numba") is not None
+    return is_compiled and are_usable(waits=waits, should_stop=should_stop)
 
 
 @cache

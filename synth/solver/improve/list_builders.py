@@ -1,12 +1,11 @@
 """The list builder of an instance: compiled code where it can be used, else plain Python."""
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any
 
 from synth.objective import Objective
 from synth.solver.evaluate.evaluate import never
-from synth.solver.improve.compiled_kernels import are_usable
+from synth.solver.improve.compiled_kernels import are_fast
 from synth.solver.improve.compiled_lists import CompiledBuilder
 from synth.solver.improve.list_scheduling import Builder, ListBuilder
 from synth.solver.instance.instance import Instance
@@ -29,7 +28,6 @@ def list_builder(
         should_stop: ends that wait.
         must_stop: polled by plain Python within a schedule, which then remains unfinished.
     """
-    is_compiled = find_spec("numba") is not None
-    if is_compiled and are_usable(waits=waits, should_stop=should_stop):
+    if are_fast(waits=waits, should_stop=should_stop):
         return CompiledBuilder(instance, objective)
     return Builder(instance, objective, must_stop)

@@ -1,13 +1,12 @@
 """Offers modulo schedules to a search: several micro-batches per interval, or building blocks."""
 
 from collections.abc import Iterator
-from importlib.util import find_spec
 from itertools import takewhile
 from typing import ClassVar
 
 from synth.solver.budget import Allowance
 from synth.solver.improve.annealing import first_round_s
-from synth.solver.improve.compiled_kernels import are_usable
+from synth.solver.improve.compiled_kernels import are_fast
 from synth.solver.improve.improver import SearchContext
 from synth.solver.improve.unrolling import Unrolling
 from synth.solver.instance.instance import SPLIT, Instance
@@ -72,9 +71,8 @@ class ModuloScheduling:
             return
         self.options.report_part(self.part)
         # Plain Python takes a second for what compiled code does in milliseconds.
-        is_compiled = find_spec("numba") is not None
         waits = self.state.budget.is_deterministic
-        if not is_compiled or not are_usable(waits=waits, should_stop=self.state.poll):
+        if not are_fast(waits=waits, should_stop=self.state.poll):
             return
         is_large = first_round_s(instance.num_ops) > self.state.budget.left_s()
         most = BUILDING_BLOCKS.most_share_of_large if is_large else BUILDING_BLOCKS.most_share

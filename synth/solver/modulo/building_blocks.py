@@ -102,7 +102,8 @@ class BuildingBlocks:
         self._looks = effort * self._least_looks
         least = max(1, self._least_us, math.ceil(self.size * least_us))
         most, step = int(self.size * most_us), BUILDING_BLOCKS.first_step
-        begin, shortest = self._found or self._first(most)
+        self._found = self._found or self._first(most)
+        begin, shortest = self._found or _Found(self._at_once(most), most)
         while step >= BUILDING_BLOCKS.least_step and shortest > least and not self._should_stop():
             interval = max(least, min(shortest - 1, round(shortest * (1 - step))))
             found = self._fitting(begin, interval)
@@ -117,14 +118,16 @@ class BuildingBlocks:
                 if not np.array_equal(compacted.starts, found.starts):
                     yield self._schedule(compacted, interval)
 
-    def _first(self, most: int) -> "_Found":
-        """Return a block at a longer interval; if none is found, one that does not fit."""
+    def _first(self, most: int) -> "_Found | None":
+        """Return a block at a longer interval, the shortest of few; None if none is found."""
         for stretch in BUILDING_BLOCKS.first_stretches:
+            if self._should_stop():
+                break
             interval = round(stretch * most)
             found = self._fitting(self._at_once(interval), interval)
             if found is not None:
                 return _Found(found, interval)
-        return _Found(self._at_once(most), most)
+        return None
 
     def _at_once(self, interval: int) -> PlacedBlock:
         """Return a block in which micro-batches begin at equal distances and nothing waits."""

@@ -1,12 +1,17 @@
 """Published runs as their sources describe them, beside their estimates."""
 
+import json
 from pathlib import Path
 from statistics import median
 
 import pytest
 
+from benchmarks import estimates
 from synth.estimates.layout import Recompute, Sharding
 from synth.estimates.published import PublishedRun, published_runs
+
+RECORDED = Path(estimates.__file__).with_name("results") / "estimates.json"
+KEYS = ("stack", "device", "models")
 
 
 def run_of_row(number: int) -> PublishedRun:
@@ -19,6 +24,25 @@ def test_peaks_of_megatrons_own_tests_are_within_6_percent(number: int) -> None:
     run = run_of_row(number)
     assert run.peak_bytes is not None and run.step.estimator.shape.dropout
     assert max(run.step.peaks_bytes()) == pytest.approx(run.peak_bytes, rel=0.06)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("stack", "device"), [("nemo", "gb200"), ("mlperf", "h100")])
+def test_the_recorded_errors_are_those_of_this_model(
+    stack: str, device: str, tmp_path: Path
+) -> None:
+    """A table that is older than what it describes says what is no longer true."""
+    found = tmp_path / "found.json"
+    estimates.main(["--stack", stack, "--device", device, "--json", str(found)])
+    rows = json.loads(found.read_text())["rows"]
+    recorded = json.loads(RECORDED.read_text())["rows"]
+    assert rows
+    for row in rows:
+        known = next(one for one in recorded if all(one[key] == row[key] for key in KEYS))
+        assert known.keys() == row.keys()
+        for key, value in row.items():
+            is_number = isinstance(value, float)
+            assert known[key] == (pytest.approx(value, rel=1e-3) if is_number else value)
 
 
 def test_torchtitans_defaults_explain_its_two_schedules() -> None:

@@ -7,9 +7,13 @@ from math import lcm
 import pytest
 
 from synth.errors import SynthError
+from synth.estimates.device import device_of
 from synth.estimates.layout import Layout
 from synth.layouts.legal import legal_layouts
+from synth.op_kinds import OpKind
+from synth.options.arguments.estimate import EstimateArguments
 from synth.options.arguments.plan import LayoutArguments
+from synth.options.estimator import estimator_of
 from synth.options.layout_task import LayoutTask, read_layout_task
 
 
@@ -31,6 +35,25 @@ def task_of(
 @pytest.mark.parametrize(("gpus", "node"), [(128, 64), (144, 72), (64, 64), (256, 64)])
 def test_a_run_takes_equal_parts_of_racks(gpus: int, node: int) -> None:
     assert task_of("gb200", gpus).question.device.ranks_per_node == node
+
+
+@pytest.mark.parametrize(
+    ("ranks", "node"), [(1, 72), (8, 72), (64, 64), (256, 64), (96, 48), (144, 72), (5, 70)]
+)
+def test_groups_fill_what_is_taken_of_a_rack(ranks: int, node: int) -> None:
+    assert device_of("gb200").filled_by(ranks).ranks_per_node == node
+    assert device_of("h100").filled_by(ranks).ranks_per_node == 8
+
+
+def test_experts_of_64_ranks_exchange_within_a_rack() -> None:
+    def longest_us(nodes: int | None = None) -> float:
+        given = EstimateArguments(model="deepseek-v3", device="gb200", ep=64, gpus_per_node=nodes)
+        profile = estimator_of(given).profile()
+        layers = map(profile.layer_profile, range(len(profile.layers)))
+        return max(layer.time_us[OpKind.F].median_us for layer in layers)
+
+    assert longest_us() == longest_us(64)
+    assert longest_us(8) > 1.5 * longest_us()
 
 
 @pytest.mark.parametrize("gpus", [64, 128])

@@ -27,6 +27,7 @@ from synth.solver.evaluate.evaluate import evaluate, never
 from synth.solver.improve.priority_rules import variants
 from synth.solver.infeasibility import may_fit, serial_schedule
 from synth.solver.instance.memory_models import relaxed_memory
+from synth.solver.options import Part
 from synth.solver.result import judged_result
 from tests.synth.effort import counted
 
@@ -110,6 +111,30 @@ def test_the_rules_have_the_limits_of_round_trips_and_wait_for_more_or_less() ->
         assert limits in ([min(most, a + more) for a in away] for more in (0, 1))
     patience = {rules[number][0].patience for number in LISTED_TRIALS.rules_of_several}
     assert patience == {1.0, 0.5}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("without", [frozenset(), frozenset({Part.MODULO})])
+def test_blocks_take_the_time_of_heats_that_are_too_short(
+    without: frozenset[Part], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks are found on the first cuts; the serial schedule leaves much to gain."""
+    monkeypatch.setattr(cut_race, "first_round_s", lambda num_ops: 1e9)
+    race, heats = serial_race(), 0
+    before = {trial: check(trial) for trial in race.trials}
+    options = replace(counted(0.6), without=without)
+
+    def count() -> None:
+        nonlocal heats
+        heats += 1
+
+    CutRace(race, options, options.clock()).run(0.6, lambda _: None, count)
+    found = {trial.found.found_by for trial in before if trial.found is not None}
+    assert ("modulo scheduling" in found) == (not without)
+    assert heats == (len(CUT_RACE.heats) if without else 1)
+    gained = [trial for trial in before if check(trial) < before[trial]]
+    assert len(gained) >= (1 if without else CUT_RACE.cuts_of_blocks // 2)
+    assert all(check(trial) <= before[trial] for trial in before)
 
 
 def test_each_heat_anneals_fewer_cuts_and_none_gets_worse(monkeypatch: pytest.MonkeyPatch) -> None:

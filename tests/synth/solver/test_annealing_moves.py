@@ -2,11 +2,13 @@
 
 import random
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
 
 from synth.costs.costs import uniform_costs
+from synth.objective import Objective
 from synth.op_kinds import OpKind
 from synth.profile.links import Link, Links
 from synth.schedule.model import Buffering, Schedule
@@ -82,7 +84,8 @@ def test_memory_and_value_with_moves_are_those_of_verifier_and_simulator(seed: i
     assert value == problem.objective.value_us(timeline)
 
 
-@pytest.mark.parametrize("seed", sweep(range(80, 200), daily=60))
+# Of the last two, gradients of copies are added up in no time, and STEPs wait for that.
+@pytest.mark.parametrize("seed", [*sweep(range(80, 200), daily=60), 1249, 1334])
 def test_so_are_they_after_random_changes_of_ops_and_moves(seed: int) -> None:
     problem, schedule = odd_moves(seed)
     try:
@@ -104,6 +107,21 @@ def test_so_are_they_after_random_changes_of_ops_and_moves(seed: int) -> None:
         assert found.value_us == walk.value_us
     best = evaluate(capped, walk.best, "walk")
     assert best is not None and best.value_us == walk.best_us <= walk.value_us
+
+
+def test_for_the_period_every_kind_stays_in_order_of_micro_batches() -> None:
+    """A B is fused with its W past an older W, and is not split again before that."""
+    for seed in range(20):
+        rng = random.Random(seed)
+        where = placement(rng.choice(["linear", "v", "looped:2"]), 2)
+        problem = Problem(odd_costs(rng, where.num_stages, 2), where, 4, None, Objective.PERIOD)
+        table = OpTable(problem)
+        walk = Walk(table, serial_schedule(problem), [None] * 2, [True] * table.num_copies)
+        walk.run(3_000, 5.0, 1.0, np.random.default_rng(seed))
+        for program in (*walk.now.programs, *walk.best.programs):
+            for op, later in combinations(program, 2):
+                if (op.kind, op.stage, op.replica) == (later.kind, later.stage, later.replica):
+                    assert op.microbatch < later.microbatch
 
 
 def test_with_a_link_to_the_host_annealing_moves_what_does_not_fit() -> None:
