@@ -41,7 +41,6 @@ def test_an_interrupt_of_the_whole_step_leaves_the_profile(
     synth: Synth, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, kept = tmp_path / "profile.json", list[Profile]()
-    handler = signal.getsignal(signal.SIGINT)
 
     def interrupted(*_: Any, **__: Any) -> WholeStep:
         kept.append(Profile.load(path))
@@ -49,9 +48,13 @@ def test_an_interrupt_of_the_whole_step_leaves_the_profile(
         raise AssertionError("SIGINT was ignored")
 
     monkeypatch.setattr(WholeStepRun, "measure", interrupted)
-    ended = synth(*SMALL, "-o", path)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        ended = synth(*SMALL, "-o", path)
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert ended.code == 0
     assert "no whole step is compared with its parts, as it was interrupted\n" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert kept == [Profile.load(path)]
-    assert signal.getsignal(signal.SIGINT) == handler
