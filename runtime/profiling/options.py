@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
+from synth.profile import Profile
 from synth.profile.links import Links
 from synth.profile.whole_step import WholeStep
 
@@ -28,6 +29,7 @@ class ProfilingKeywords(TypedDict, total=False):
     processes: RankProcesses | None
     tell: Tell
     on_progress: OnProgress
+    on_profile: Callable[[Profile], None]
     on_whole_step: Callable[[WholeStep], None] | None
 
 
@@ -48,6 +50,7 @@ class ProfilingOptions:
         processes: that divide each layer and measure it together; None: this one measures alone.
         tell: called with a line per measured layer.
         on_progress: called after each round of each layer.
+        on_profile: called with the profile before the whole step is measured.
         on_whole_step: called with a step of a few layers of each kind, which is measured after the
             layers; None: it is not measured.
     """
@@ -62,4 +65,5 @@ class ProfilingOptions:
     processes: RankProcesses | None = None
     tell: Tell = lambda line: None
     on_progress: OnProgress = lambda progress: None
+    on_profile: Callable[[Profile], None] = lambda profile: None
     on_whole_step: Callable[[WholeStep], None] | None = None

@@ -216,10 +216,12 @@ class _ModelProfiler:
             layers=tuple(entries),
             tied_parameters=tied_parameters(source.ties, entries, profiles, sizes),
         )
-        check.run(found, batch)
+        complete = found
         if workload.optimizer.post_validation:
-            return found.replace(layer_profiles=_with_commits(profiles, commit_rise_bytes))
-        return found
+            complete = found.replace(layer_profiles=_with_commits(profiles, commit_rise_bytes))
+        options.on_profile(complete)
+        check.run(found, batch)
+        return complete
 
     def _profile_layer(
         self, sample: Sample, pace: ProfilingPace, left: dict[str, int]

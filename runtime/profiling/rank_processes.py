@@ -1,18 +1,22 @@
 """The processes that are one rank while layers are measured (tensor parallelism)."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from typing import Self, TypeVar
+from uuid import uuid4
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.distributed_c10d import _get_default_store
 
 from synth.errors import SynthError
 from synth.profile.layer_profile import LayerProfile, Timing
-from synth.profile.whole_step import WholeStep
 
 from ..execution.gradients.all_reduce import broadcast_from_first, is_sharded
 from ..models.layered_stage import LayerCall
@@ -28,9 +32,12 @@ class RankProcesses:
 
     Attributes:
         divide: divides layers in place; all processes call it at the same time.
+        store: of results of `together`, of these processes alone.
     """
 
     divide: Callable[[Sequence[nn.Module]], None]
+    store: Store
+    _numbers: Iterator[int] = field(default_factory=count)
 
     @classmethod
     def of_world(cls, device: torch.device, address: str | None) -> Self:
@@ -43,7 +50,10 @@ class RankProcesses:
         from ..models.tensor_parallel import divide_layers  # slow to import
 
         mesh = init_device_mesh(device.type, (dist.get_world_size(),), mesh_dim_names=("tp",))
-        return cls(partial(divide_layers, group=mesh, address=address))
+        name = [uuid4().hex]
+        dist.broadcast_object_list(name)
+        store = PrefixStore(name[0], _get_default_store())
+        return cls(partial(divide_layers, group=mesh, address=address), store)
 
     def filling(
         self, fill: Callable[[LayerCall], LayerCall], device: torch.device
@@ -109,19 +119,44 @@ class RankProcesses:
         """Return the smallest number of all processes, of those that know one; all call this."""
         return min((each for each in self._all(own) if each is not None), default=None)
 
-    def most_of_step(self, own: WholeStep) -> WholeStep:
-        """Return the time of the slowest process and the peaks of the fullest; all call this."""
-        found = self._all(own)
-        peaks = [
-            max(each, key=lambda peak: peak.measured_bytes)
-            for each in zip(*(step.peaks for step in found), strict=True)
-        ]
-        return own.replace(whole_us=max(step.whole_us for step in found), peaks=tuple(peaks))
+    def together(self, own: Callable[[], T]) -> list[T]:
+        """Return what a function returns on each process; all of them call this, or none goes on.
+
+        A process that fails does not wait for the others: they may wait for it in a collective of
+        the function, which ends when that process does.
+
+        Args:
+            own: its result can be pickled.
+
+        Raises:
+            SynthError: the function failed, here or on another process.
+        """
+        number, rank = next(self._numbers), dist.get_rank()
+        try:
+            outcome: tuple[T | None, str | None] = own(), None
+        except (SynthError, RuntimeError) as error:
+            outcome = None, str(error)
+        self.store.set(f"{number}/{rank}", pickle.dumps(outcome).hex())
+        if outcome[1] is not None:
+            raise SynthError(outcome[1])
+        results = []
+        for other in range(dist.get_world_size()):
+            text = self.store.get(f"{number}/{other}").decode()
+            result, failure = pickle.loads(bytes.fromhex(text))
+            if failure is not None:
+                raise SynthError(f"process {other} failed: {failure}")
+            results.append(result)
+        return results
 
     def _all(self, own: T) -> list[T]:
         found: list[T] = [own] * dist.get_world_size()
         dist.all_gather_object(found, own)
         return found
+
+
+def together(processes: RankProcesses | None, own: Callable[[], T]) -> list[T]:
+    """Return what a function returns on each process; None: on this one alone."""
+    return [own()] if processes is None else processes.together(own)
 
 
 _BYTES = (

@@ -6,7 +6,7 @@ import torch
 
 from synth.errors import SynthError
 from synth.profile import Profile
-from synth.units import format_bytes
+from synth.units import counted, format_bytes
 
 from ..execution.base.clock import OpClock
 from ..free_memory import available_bytes
@@ -14,6 +14,7 @@ from ..input_function import MicroBatch
 from .layer_source import LayerSource
 from .layer_walk import VisitedLayer
 from .options import ProfilingOptions
+from .rank_processes import together
 from .short_model import ShortModel
 from .whole_step import WholeStepRun
 
@@ -53,12 +54,15 @@ class StepCheck:
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
         free_bytes = self._free_bytes(self._device)
+        processes = self._options.processes
+        is_any_missing = any(together(processes, lambda: self._short.missing is not None))
         run = WholeStepRun.fitting(
-            self._short.layers if self._short.missing is None else (),
+            () if is_any_missing else self._short.layers,
             profile,
             self._device,
             ties=self._source.ties,
             free_bytes=free_bytes,
+            processes=processes,
         )
         if run is None:
             free = "" if free_bytes is None else f" of {format_bytes(free_bytes)}"
@@ -67,12 +71,10 @@ class StepCheck:
                 f"gradients and activations, do not fit in the free memory{free}"
             )
             return
-        tell(f"measuring a whole step of {len(run.names)} layers")
+        tell(f"measuring a whole step of {counted(len(run.names), 'layer')}")
         rounds = max(_FEWEST_ROUNDS, self._options.iterations // _ROUNDS_SHARE)
-        processes = self._options.processes
         try:
             step = run.measure(batch, rounds=rounds)
-            step = step if processes is None else processes.most_of_step(step)
             if step.is_time_off:
                 tell("measuring it in turns with its parts, as they differ by more than 3 %")
                 turns = run.in_turns(batch, rounds=rounds, clock=self._clock_of_turns())

@@ -1,12 +1,12 @@
 """Measuring a whole step of a few layers with the executor, beside the sum of its parts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from statistics import median
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from synth.costs.costs import Costs
@@ -28,8 +28,11 @@ from ..models.ties import Tie, keep_tied
 from ..optimize import held_bytes, widen_gradients, zero_gradient
 from ..pipeline import Pipeline
 from .meter import measure
+from .rank_processes import RankProcesses, together
 from .short_model import ShortLayer, calls_of_own, fitting
 from .turns import in_turns, samples_of
+
+T = TypeVar("T")
 
 HELD = (1, 2, 4)
 
@@ -53,6 +56,7 @@ class WholeStepRun:
         *,
         ties: Sequence[Tie] = (),
         most_bytes: int | None = None,
+        processes: RankProcesses | None = None,
     ) -> None:
         """Prepare nothing yet.
 
@@ -62,9 +66,11 @@ class WholeStepRun:
             device: the device to run them on.
             ties: the parameters that layers of the model share.
             most_bytes: the largest planned peak that is tried; None: any.
+            processes: that run the layers together; None: this one runs them alone.
         """
         self._layers, self._device, self._ties = list(layers), device, ties
         self._part, self._most_bytes = _part(profile, layers), most_bytes
+        self._processes = processes
 
     @classmethod
     def fitting(
@@ -75,21 +81,27 @@ class WholeStepRun:
         *,
         ties: Sequence[Tie] = (),
         free_bytes: int | None = None,
+        processes: RankProcesses | None = None,
     ) -> Self | None:
         """Make a run of as many of the layers as fit; None: too many are needed.
 
         Args:
             free_bytes: of the device; None: not known.
+            processes: that run the layers together, if they fit on each of them; None: this one
+                runs them alone.
         """
         most_bytes = None if free_bytes is None else int(free_bytes * _USED_SHARE)
 
         def fits(chosen: Sequence[ShortLayer]) -> bool:
-            return most_bytes is None or _planned(_part(profile, chosen), 1) <= most_bytes
+            if most_bytes is None:
+                return True
+            planned_bytes = _planned(_part(profile, chosen), 1)
+            return all(together(processes, lambda: planned_bytes <= most_bytes))
 
         chosen = fitting(layers, fits, lambda name: profile.layer_profiles[name].static_bytes)
         if not chosen:
             return None
-        return cls(chosen, profile, device, ties=ties, most_bytes=most_bytes)
+        return cls(chosen, profile, device, ties=ties, most_bytes=most_bytes, processes=processes)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -99,6 +111,8 @@ class WholeStepRun:
     def measure(self, batch: MicroBatch, *, rounds: int, clock: OpClock | None = None) -> WholeStep:
         """Run steps: one for each number of held micro-batches, and some to take the time.
 
+        The time is that of the slowest process, and the peaks are those of the fullest.
+
         Args:
             batch: the micro-batch, which each of those held is a copy of.
             rounds: the steps whose times are taken.
@@ -107,14 +121,15 @@ class WholeStepRun:
         clock = clock or OpClock(self._device)
         with self._stage() as (stage, calls):
             run = _Step(stage, batch, self._device, clock)
+            lowered = _lowered(self._part, 1)
             for _ in range(_WARM_UP):
-                run.step(_lowered(self._part, 1))
+                self._together(lambda: run.step(lowered))
             peaks = self._peaks(run, held_bytes([call.module for call in calls]))
-            times_us = run.times_us(_lowered(self._part, 1), rounds)
+            times_us = self._together(lambda: median(run.times_us(lowered, rounds)))
         return WholeStep(
             layers=self.names,
             parts_us=sum_of_parts_us(map(self._part.layer_profile, range(len(self.names)))),
-            whole_us=round(median(times_us), 3),
+            whole_us=round(max(times_us), 3),
             peaks=peaks,
         )
 
@@ -124,7 +139,10 @@ class WholeStepRun:
             run = _Step(stage, batch, self._device, clock)
             lowered = _lowered(self._part, 1)
             samples = samples_of(calls, run.batch)
-            return in_turns(lambda: run.times_us(lowered, 1)[0], samples, clock, rounds)
+            found = self._together(
+                lambda: in_turns(lambda: run.times_us(lowered, 1)[0], samples, clock, rounds)
+            )
+        return max(found, key=lambda turns: turns.whole_us)
 
     def _peaks(self, run: "_Step", static_bytes: int) -> tuple[HeldPeak, ...]:
         """Measure the peaks, with B and W or with BW, whichever comes nearer the plan.
@@ -132,41 +150,40 @@ class WholeStepRun:
         A profile has one number for what F saves, the larger one of both ways: under autocast an F
         before BW saves casts of weights, and one before B and W does not.
         """
-        first = max(
-            (self._peak(run, 1, fused, static_bytes) for fused in (False, True)),
-            key=lambda found: round(found[0].difference, 3),
-        )
-        peaks, fused = [first[0]], first[1]
+        firsts = [self._peak(run, 1, fused, static_bytes) for fused in (False, True)]
+        differences = [round(peak.difference, 3) for peak in firsts]
+        fused = differences[True] > differences[False]
+        peaks = [firsts[fused]]
         for number in HELD[1:]:
             if self._fits(_planned(self._part, number, fused)):
-                peaks.append(self._peak(run, number, fused, static_bytes)[0])
+                peaks.append(self._peak(run, number, fused, static_bytes))
         return tuple(peaks)
 
-    def _peak(
-        self, run: "_Step", held: int, fused: bool, static_bytes: int
-    ) -> tuple[HeldPeak, bool]:
+    def _peak(self, run: "_Step", held: int, fused: bool, static_bytes: int) -> HeldPeak:
         lowered = _lowered(self._part, held, fused)
-        peak = HeldPeak(
-            micro_batches=held,
-            planned_bytes=peak_bytes(lowered)[0],
-            measured_bytes=static_bytes + run.rise_bytes(lowered),
+        found = self._together(
+            lambda: HeldPeak(
+                micro_batches=held,
+                planned_bytes=peak_bytes(lowered)[0],
+                measured_bytes=static_bytes + run.rise_bytes(lowered),
+            )
         )
-        return peak, fused
+        return max(found, key=lambda peak: peak.measured_bytes)
 
     def _fits(self, planned_bytes: int) -> bool:
-        return self._most_bytes is None or planned_bytes <= self._most_bytes
+        most_bytes = self._most_bytes
+        return all(self._together(lambda: most_bytes is None or planned_bytes <= most_bytes))
+
+    def _together(self, own: Callable[[], T]) -> list[T]:
+        return together(self._processes, own)
 
     @contextmanager
     def _stage(self) -> Iterator[tuple[LayeredStage, list[LayerCall]]]:
         """Bring the layers to the device as one stage, with gradients; and back to the host."""
-        calls = calls_of_own(self._layers)
-        modules = [call.module.to(self._device) for call in calls]
-        keep_tied({call.index: call.module for call in calls}, self._ties)
-        if self._part.workload.optimizer.float32_gradients:
-            widen_gradients(modules)
-        parameters = {p for module in modules for p in module.parameters() if p.requires_grad}
-        for parameter in parameters:
-            parameter.grad = zero_gradient(parameter)
+        calls: list[LayerCall] = []
+        self._together(lambda: calls.extend(self._prepared()))
+        modules = [call.module for call in calls]
+        parameters = _trained(modules)
         try:
             yield (
                 LayeredStage(calls, is_first=True, is_last=True, randomness=Randomness(0, 1)),
@@ -177,6 +194,16 @@ class WholeStepRun:
                 parameter.grad = None
             for module in modules:
                 module.to("cpu")
+
+    def _prepared(self) -> list[LayerCall]:
+        calls = calls_of_own(self._layers)
+        modules = [call.module.to(self._device) for call in calls]
+        keep_tied({call.index: call.module for call in calls}, self._ties)
+        if self._part.workload.optimizer.float32_gradients:
+            widen_gradients(modules)
+        for parameter in _trained(modules):
+            parameter.grad = zero_gradient(parameter)
+        return calls
 
 
 class _Step:
@@ -239,6 +266,10 @@ class _Copies(Sequence[Any]):
 
     def __getitem__(self, place: Any) -> Any:
         return _copied(self._tree)
+
+
+def _trained(modules: Sequence[nn.Module]) -> set[nn.Parameter]:
+    return {p for module in modules for p in module.parameters() if p.requires_grad}
 
 
 def _copied(tree: Any) -> Any:

@@ -32,6 +32,7 @@ SOFTWARE = {
         overlaps_gradients=False,
         traffic=1.3,
         waits_for_sends=True,
+        saves_casts=False,
     ),
     # Keys and values are repeated before attention, and gathered before it begins (its default
     # `context_parallel_rotate_method`).

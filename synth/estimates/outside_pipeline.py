@@ -25,13 +25,19 @@ class OutsideTimes(NamedTuple):
     """Microseconds of a step beside forwards and backwards.
 
     Attributes:
-        data_us: what is seen of the exchanges of parameters, and of gradients that are not reduced
-            beside compute.
+        reduce_us: the reduction of gradients that are not reduced beside compute.
+        gather_us: what is seen of the gathering of parameters.
         step_us: the optimizer, with which the simulated schedules of pipelines end.
     """
 
-    data_us: float
+    reduce_us: float
+    gather_us: float
     step_us: float
+
+    @property
+    def data_us(self) -> float:
+        """Both exchanges, one after the other."""
+        return self.reduce_us + self.gather_us
 
 
 @dataclass(frozen=True)
@@ -46,14 +52,15 @@ class OutsidePipeline:
     ranks: int
 
     def times(self, profile: Profile, held: Sequence[Sequence[int]]) -> OutsideTimes:
-        """The times of the ranks where each is longest.
+        """The times of the ranks where both exchanges, and the optimizer, are longest.
 
         Args:
             profile: the estimator's.
             held: by rank, the places of its layers.
         """
-        data_us = max(self._data_of(profile, places) for places in held) + self._tied_us(held)
-        return OutsideTimes(data_us, max(_step_us(profile, places) for places in held))
+        reduce_us, gather_us = max((self._data_of(profile, places) for places in held), key=sum)
+        step_us = max(_step_us(profile, places) for places in held)
+        return OutsideTimes(reduce_us + self._tied_us(held), gather_us, step_us)
 
     def least(self, profile: Profile) -> OutsideTimes:
         """Lower bounds over all partitions and placements: the mean of the ranks.
@@ -63,8 +70,7 @@ class OutsidePipeline:
         """
         every = range(len(profile.layers))
         share = 1 / self.ranks
-        data_us = self._data_of(profile, every, share)
-        return OutsideTimes(data_us, share * _step_us(profile, every))
+        return OutsideTimes(*self._data_of(profile, every, share), share * _step_us(profile, every))
 
     def _tied_us(self, held: Sequence[Sequence[int]]) -> float:
         """The sum of the gradients of a tied matrix that two ranks have."""
@@ -80,12 +86,14 @@ class OutsidePipeline:
         call = GroupExchange(ExchangeKind.ALL_REDUCE, num_bytes, *group)
         return estimator.factors.values[2] * collective_us(device, call)
 
-    def _data_of(self, profile: Profile, places: Sequence[int], share: float = 1.0) -> float:
-        """Return the time of exchanges outside of the pipeline, of layers or a share of it."""
+    def _data_of(
+        self, profile: Profile, places: Sequence[int], share: float = 1.0
+    ) -> tuple[float, float]:
+        """Return the reduction and the gathering outside of the pipeline, of layers or a share."""
         estimator = self.estimator
         layout, software = estimator.layout, estimator.software
         if layout.sharding is Sharding.FSDP:
-            return 0.0
+            return 0.0, 0.0
         layers = [profile.layer_profile(place) for place in places]
         known: dict[str, States] = {
             kind: estimator.states(kind) for kind in {layer.profile for layer in profile.layers}
@@ -97,9 +105,10 @@ class OutsidePipeline:
             gather_us = share * estimator.gather_us(states)
         if not software.overlaps_gradients:
             reduced = estimator.reduced_bytes
-            return share * estimator.exchange_us(estimator.reduction, reduced, states) + gather_us
+            reduce_us = share * estimator.exchange_us(estimator.reduction, reduced, states)
+            return reduce_us, gather_us
         forward = share * sum(layer.time_us[OpKind.F].median_us for layer in layers)
-        return max(_SHOWN * gather_us, gather_us - forward)
+        return 0.0, max(_SHOWN * gather_us, gather_us - forward)
 
 
 def layers_of_ranks(sizes: Sequence[int], placement: Placement) -> list[list[int]]:

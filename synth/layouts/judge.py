@@ -259,7 +259,7 @@ def _parts(layout: RunLayout, bounds: LayoutBounds, plan: Plan) -> LayoutTimes:
     work_us = each * _work_us(profile)
     again_us = each * _work_us(recomputing(profile, plan.recomputation)) - work_us
     held = layers_of_ranks(plan.partition, plan.placed)
-    data_us = OutsidePipeline(bounds.estimator, layout.ranks).times(profile, held).data_us
+    outside = OutsidePipeline(bounds.estimator, layout.ranks).times(profile, held)
     step_us = sum(_layer_us(profile, (OpKind.STEP,))) / layout.ranks
     estimate = profile.provenance.estimate
     assert estimate is not None
@@ -272,7 +272,14 @@ def _parts(layout: RunLayout, bounds: LayoutBounds, plan: Plan) -> LayoutTimes:
     work_us, communication_us = work_us - hidden_us, communication_us - hidden_us
     idle_us = plan.claim.makespan_us - work_us - again_us - reduce_us - step_us
     return LayoutTimes(
-        matmul_us, memory_us, communication_us, again_us, idle_us, reduce_us, data_us, step_us
+        matmul_us,
+        memory_us,
+        communication_us,
+        again_us,
+        idle_us,
+        reduce_us + outside.reduce_us,
+        outside.gather_us,
+        step_us,
     )
 
 

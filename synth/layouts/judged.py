@@ -11,7 +11,7 @@ from synth.schedule.files.plan_file import Plan
 class LayoutTimes(NamedTuple):
     """Microseconds of a step by what they are for; of the pipeline the mean of the ranks.
 
-    The makespan of the pipeline is all but `data_us`.
+    The makespan of the pipeline is all but `data_us` and what is reduced behind it.
 
     Attributes:
         matmul_us: matrix products and attention of F, B and W.
@@ -20,9 +20,8 @@ class LayoutTimes(NamedTuple):
         again_us: layers that are computed again.
         idle_us: of the pipeline: fill, drain, imbalance, and waits for links.
         reduce_us: by which the makespan is longer than without the reduction of gradients between
-            data-parallel ranks.
-        data_us: parameters between data-parallel ranks, as far as their exchange is seen, and
-            gradients that are not reduced beside compute.
+            data-parallel ranks, and the reduction of those that are not reduced beside compute.
+        data_us: parameters between data-parallel ranks, as far as their exchange is seen.
         step_us: the optimizer, with which the pipeline ends.
     """
 

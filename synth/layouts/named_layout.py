@@ -72,8 +72,8 @@ def _check_schedule(name: str, layout: RunLayout, question: LayoutQuestion) -> N
         reason = "a layout has whole layers"
     if reason is None and not allowed.runs(name, keeps_saved=True):
         reason = f"{allowed.runtime} does not run it"
-    if reason is None and may_overlap(name) and not question.runs_pairs(layout):
-        reason = f"with {layout.words} it does not run F and BW at once"
+    if reason is None and may_overlap(name) and (why := question.why_no_pairs(layout)):
+        reason = f"with {layout.words} it does not run F and BW at once, {why}"
     if reason is not None:
         raise SynthError(f"schedule={name} is not for {allowed.runtime}: {reason}; give another")
 

@@ -8,7 +8,7 @@ from synth.estimates.estimated_profile import DEFAULT_OPTIMIZER, Estimator
 from synth.estimates.factors import Factors
 from synth.estimates.layout import Layout, Precision, Recompute, Sharding, Software
 from synth.estimates.model_shape import ModelShape
-from synth.layouts.runtime_rules import check_on_runtime, runs_pairs
+from synth.layouts.runtime_rules import check_on_runtime, why_no_pairs
 from synth.plan.runtimes import DEFAULT, Allowed
 from synth.profile.optimizer import OptimizerSpec
 from synth.units import counted
@@ -113,8 +113,12 @@ class LayoutQuestion:
 
     def runs_pairs(self, layout: RunLayout) -> bool:
         """True if schedules with F and BW at once are judged for a layout."""
+        return self.why_no_pairs(layout) is None
+
+    def why_no_pairs(self, layout: RunLayout) -> str | None:
+        """Return what a layout lacks for F and BW at once, as a clause; None: nothing."""
         runtime, groups = self.allowed.runtime, layout.groups
-        return runs_pairs(runtime, self.shape, groups, layout.ranks, layout.rounds)
+        return why_no_pairs(runtime, self.shape, groups, layout.ranks, layout.rounds)
 
     def check_groups(self, groups: Layout, ranks: int) -> None:
         """Refuse sizes that the model or the runtime does not admit on so many pipeline ranks."""

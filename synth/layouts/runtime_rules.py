@@ -91,25 +91,28 @@ def _check_experts_of_torchtitan(groups: Layout, ranks: int) -> None:
         )
 
 
-def runs_pairs(
+def why_no_pairs(
     runtime: Runtime, shape: ModelShape, groups: Layout, ranks: int, rounds: int
-) -> bool:
-    """True if a program runs F and BW of two micro-batches at once, where that saves time.
+) -> str | None:
+    """Return why a program does not run F and BW of two micro-batches at once; None: it does.
 
     Megatron-LM does with `--overlap-moe-expert-parallel-comm`, which asserts expert parallelism,
     several stages per rank, no layers that are recomputed as a whole, and no more than one layer of
     multi-token prediction. Torch and torchtitan run the two one after the other by default.
     """
     if runtime == Runtime.SYNTH:
-        return True
-    return (
-        runtime == Runtime.MEGATRON
-        and groups.expert > 1
-        and ranks > 1
-        and rounds > 1
-        and groups.recompute is not Recompute.FULL
-        and shape.mtp_layers <= 1
-    )
+        return None
+    if runtime != Runtime.MEGATRON:
+        return "and runs one after the other with any sizes"
+    needs = {
+        "ep > 1": groups.expert > 1,
+        "pp > 1": ranks > 1,
+        "vp > 1": rounds > 1,
+        "another recompute than full": groups.recompute is not Recompute.FULL,
+        "one layer of multi-token prediction at most": shape.mtp_layers <= 1,
+    }
+    missing = [need for need, is_met in needs.items() if not is_met]
+    return f"which needs {' and '.join(missing)}" if missing else None
 
 
 def recomputes_layers(runtime: Runtime, groups: Layout, *, pairs: bool = False) -> bool:

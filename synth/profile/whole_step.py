@@ -12,6 +12,13 @@ from synth.records.record import Record
 # The largest difference, as a share of the sum of the parts, that is not remarked on.
 TOLERANCE = 0.03
 
+# The mean time of a layer and the difference of memory below which shares say nothing.
+_SHORT_US = 50.0
+_SMALL_BYTES = 1_000_000
+
+# The smallest part of the first difference that has the same cause when it is seen again.
+_SEEN_AGAIN = 0.5
+
 
 class HeldPeak(Record):
     """The peak of memory while so many micro-batches are held, as planned and as measured.
@@ -27,6 +34,12 @@ class HeldPeak(Record):
     def difference(self) -> float:
         """The measured peak above the planned one, as a share of the planned one."""
         return self.measured_bytes / self.planned_bytes - 1
+
+    @property
+    def is_off(self) -> bool:
+        """True if both differ by more than 3 % and by a megabyte at least."""
+        difference_bytes = abs(self.measured_bytes - self.planned_bytes)
+        return abs(self.difference) > TOLERANCE and difference_bytes >= _SMALL_BYTES
 
 
 class Turns(Record):
@@ -49,8 +62,7 @@ class WholeStep(Record):
         parts_us: the sum of F, B and W of these layers, each measured alone.
         whole_us: from the beginning of F to the end of W of one micro-batch.
         peaks: with 1, 2 and 4 micro-batches held, as far as they fit on the device.
-        turns: the same measured again in turns, where both differ by more than 3 %; None: they do
-            not.
+        turns: the same measured again in turns, where `is_time_off`; None: it is not.
     """
 
     layers: tuple[PlainText, ...] = Field(min_length=1)
@@ -66,16 +78,18 @@ class WholeStep(Record):
 
     @property
     def is_time_off(self) -> bool:
-        """True if the whole differs from its parts by more than 3 %."""
-        return abs(self.time_difference) > TOLERANCE
+        """True if the whole differs by more than 3 % from parts of 50 µs at least in the mean."""
+        is_long = self.parts_us >= _SHORT_US * len(self.layers)
+        return is_long and abs(self.time_difference) > TOLERANCE
 
     def doubts(self) -> Iterator[str]:
-        """Yield a line for the time, and one for the peaks, if it is off by more than 3 %."""
+        """Yield a line for the time if it is off, and one for the peaks."""
         if self.is_time_off:
             off = f"the time of a whole step is {self.time_difference:+.1%} off its parts"
             yield off if self.turns is None else f"{off}, {self._meaning(self.turns)}"
-        worst = max(self.peaks, key=lambda peak: abs(peak.difference), default=None)
-        if worst is not None and abs(worst.difference) > TOLERANCE:
+        off_peaks = [peak for peak in self.peaks if peak.is_off]
+        if off_peaks:
+            worst = max(off_peaks, key=lambda peak: abs(peak.difference))
             meaning = (
                 "plans take too little memory, so leave the difference with --mem-reserve"
                 if worst.difference > 0
@@ -89,7 +103,8 @@ class WholeStep(Record):
     def _meaning(self, turns: Turns) -> str:
         """Say what a difference may mean, by that of the same measured in turns."""
         again = f"and {turns.difference:+.1%} when both are measured in turns"
-        if abs(turns.difference) <= TOLERANCE:
+        is_seen_again = turns.difference / self.time_difference >= _SEEN_AGAIN
+        if abs(turns.difference) <= TOLERANCE or not is_seen_again:
             return f"{again}: the machine changed meanwhile, so profile again when it is quiet"
         if turns.difference > 0:
             return (

@@ -4,7 +4,7 @@ from synth.cli.answer.profile import profile_summary
 from synth.cli.answer.whole_step import whole_step_lines
 from synth.profile import Profile
 from synth.profile.tied_parameters import TiedParameters
-from synth.profile.whole_step import HeldPeak, WholeStep
+from synth.profile.whole_step import HeldPeak, Turns, WholeStep
 from synth.profiles import find
 from tests.cli.conftest import NAME
 
@@ -62,3 +62,5 @@ def test_a_whole_step_is_compared_with_its_parts() -> None:
     assert whole_step_lines(step.replace(layers=("a",), peaks=()))[0].startswith(
         "whole step of 1 layer: "
     )
+    in_turns = whole_step_lines(step.replace(turns=Turns(parts_us=1000, whole_us=1010)))[0]
+    assert in_turns.endswith("is 2.000 ms (+2.5%; +1.0% in turns)")

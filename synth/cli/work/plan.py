@@ -85,11 +85,16 @@ def _why_none(found: LayoutAnswer, limit_s: float) -> str:
         )
     if found.unfit == found.legal and found.closest_unfit is not None:
         unfit = found.closest_unfit
+        where = f"of {asked.shape.name} on {counted(asked.gpus, 'device')}"
+        least = f"fullest rank needs at least {_above(unfit.least_bytes, asked)}"
+        if found.legal == 1:
+            return (
+                f"the only layout {where}, {unfit.layout.words}, fits into memory in no order: its "
+                f"{least}; {_more_memory(asked)}"
+            )
         return (
-            f"none of {_layouts(found.legal)} of {asked.shape.name} on "
-            f"{counted(asked.gpus, 'device')} fits into memory in any order: {unfit.layout.words} "
-            f"comes closest, and its fullest rank needs at least "
-            f"{_above(unfit.least_bytes, asked)}; {_more_memory(asked)}"
+            f"none of {found.legal:,} layouts {where} fits into memory in any order: "
+            f"{unfit.layout.words} comes closest, and its {least}; {_more_memory(asked)}"
         )
     if not found.judged:
         return (
@@ -114,11 +119,6 @@ def _why_none(found: LayoutAnswer, limit_s: float) -> str:
         f"no layout that fits was found among {found.legal - found.unfit:,} that may{closest}; "
         f"allow more --time-limit, or {_more_memory(asked)}"
     )
-
-
-def _layouts(number: int) -> str:
-    """`1 layout`, `1,623 layouts`."""
-    return "1 layout" if number == 1 else f"{number:,} layouts"
 
 
 def _above(num_bytes: float, asked: LayoutQuestion) -> str:

@@ -1,6 +1,7 @@
 """The work of `synth profile`."""
 
 import os
+import signal
 import time
 from collections.abc import Callable
 from functools import partial
@@ -229,27 +230,43 @@ def _measure(
     """Measure the layers, and write and show the profile."""
     from synth.runtime.profiling.profile_model import profile_model
 
+    profiles: list[Profile] = []
     steps: list[WholeStep] = []
-    profile = profile_model(
-        workload,
-        device,
-        batch=batch,
-        warmup=request.warmup,
-        iterations=request.iters,
-        separate=request.separate,
-        pairs=request.pairs,
-        policies=tuple(dict.fromkeys(request.recompute_policy or ())),
-        links=links,
-        tell=talk if is_first else lambda line: None,
-        watch=watch,
-        processes=processes,
-        on_progress=_show_progress if is_first else lambda progress: None,
-        on_whole_step=steps.append,
-    )
+
+    def keep(found: Profile) -> None:
+        profiles.append(found.replace(peak_flops_per_s=peak_flops_per_s))
+        if is_first:
+            profiles[0].save(request.output)
+        # The rest is the check of a whole step, without which the answer is complete.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    gives_up = signal.getsignal(signal.SIGINT)
+    tell = talk if is_first else lambda line: None
+    try:
+        profile_model(
+            workload,
+            device,
+            batch=batch,
+            warmup=request.warmup,
+            iterations=request.iters,
+            separate=request.separate,
+            pairs=request.pairs,
+            policies=tuple(dict.fromkeys(request.recompute_policy or ())),
+            links=links,
+            tell=tell,
+            watch=watch,
+            processes=processes,
+            on_progress=_show_progress if is_first else lambda progress: None,
+            on_profile=keep,
+            on_whole_step=steps.append,
+        )
+    except KeyboardInterrupt:
+        tell("no whole step is compared with its parts, as it was interrupted")
+    finally:
+        signal.signal(signal.SIGINT, gives_up)
     if not is_first:
         return
-    profile = profile.replace(peak_flops_per_s=peak_flops_per_s)
-    profile.save(request.output)
+    [profile] = profiles
     step = steps[0] if steps else None
     _answer(profile, request, step)
     warn_of(profile.provenance.conditions, "this profile")

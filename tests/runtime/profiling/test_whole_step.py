@@ -24,6 +24,7 @@ from synth.runtime.profiling.short_model import ShortLayer, fitting
 CPU = torch.device("cpu")
 TINY = {"vocabulary_size": 64, "width": 32, "num_blocks": 4, "num_heads": 2, "context_length": 16}
 MS = 1_000_000
+MB = 1_000_000
 
 
 def tiny(model: str = "gpt", autocast: str | None = None, **changes: int | bool) -> Workload:
@@ -234,16 +235,55 @@ def test_f_is_measured_behind_a_backward_and_not_behind_the_update(
 def test_peaks_that_are_off_are_told() -> None:
     def with_peak(measured_bytes: int) -> WholeStep:
         peaks = [
-            HeldPeak(micro_batches=m, planned_bytes=1000, measured_bytes=measured)
-            for m, measured in ((1, 1000), (2, measured_bytes), (4, 1010))
+            HeldPeak(micro_batches=m, planned_bytes=100 * MB, measured_bytes=measured)
+            for m, measured in ((1, 100 * MB), (2, measured_bytes), (4, 101 * MB))
         ]
         return WholeStep(layers=("a",), parts_us=1, whole_us=1, peaks=tuple(peaks))
 
-    assert list(with_peak(1029).doubts()) == []
-    [line] = with_peak(1040).doubts()
+    assert list(with_peak(102_900_000).doubts()) == []
+    [line] = with_peak(104 * MB).doubts()
     assert line.startswith("the peak with 2 held is +4.0% off the plan: plans take too little")
-    [line] = with_peak(960).doubts()
+    [line] = with_peak(96 * MB).doubts()
     assert line.startswith("the peak with 2 held is -4.0% off the plan: plans ask for more")
+
+
+def test_differences_of_less_than_a_megabyte_are_not_told() -> None:
+    for measured_bytes, is_told in ((10_999_999, False), (11 * MB, True)):
+        peak = HeldPeak(micro_batches=1, planned_bytes=10 * MB, measured_bytes=measured_bytes)
+        step = WholeStep(layers=("a",), parts_us=1, whole_us=1, peaks=(peak,))
+        assert bool([*step.doubts()]) == is_told
+
+
+def test_times_of_layers_that_take_less_than_50_us_each_are_not_told() -> None:
+    for parts_us, is_told in ((99, False), (100, True)):
+        step = WholeStep(layers=("a", "b"), parts_us=parts_us, whole_us=2 * parts_us)
+        assert step.is_time_off == is_told
+        assert bool([*step.doubts()]) == is_told
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "meaning"),
+    [
+        (0.87, 0.031, "the machine changed"),
+        (0.332, -0.049, "the machine changed"),
+        (-0.2, 0.1, "the machine changed"),
+        (0.2, 0.09, "the machine changed"),
+        (0.04, 0.029, "the machine changed"),
+        (0.2, 0.11, "caches that are hot"),
+        (0.04, 0.3, "caches that are hot"),
+        (-0.2, -0.11, "ops so short"),
+    ],
+)
+def test_a_difference_has_a_cause_of_the_layers_only_if_it_is_seen_again_in_turns(
+    first: float, again: float, meaning: str
+) -> None:
+    turns = Turns(parts_us=1000, whole_us=1000 * (1 + again))
+    step = WholeStep(layers=("a",), parts_us=1000, whole_us=1000 * (1 + first), turns=turns)
+    [line] = step.doubts()
+    assert line.startswith(
+        f"the time of a whole step is {first:+.1%} off its parts, and {again:+.1%} when both are "
+        f"measured in turns: {meaning}"
+    )
 
 
 class Other(Product):

@@ -81,10 +81,11 @@ def test_the_option_goes_with_float8_and_a_distributed_optimizer_of_megatron() -
         synth.estimate(
             "llama3-70b", "h100", tp=8, dtype="fp8", fp8_param_gather=True, sharding="fsdp"
         )
-    with pytest.raises(SynthError, match="is of Megatron-LM with Transformer Engine"):
-        synth.estimate(
-            "llama3-70b", "h100", tp=8, dtype="fp8", fp8_param_gather=True, software="torchtitan"
-        )
+    for program in ("torchtitan", "megatron-2021"):
+        with pytest.raises(SynthError, match="is of Megatron-LM with Transformer Engine"):
+            synth.estimate(
+                "llama3-70b", "h100", tp=8, dtype="fp8", fp8_param_gather=True, software=program
+            )
     given = {"model": "llama3-70b", "device": "h100", "gpus": 64, "global_batch": 64}
     torchtitan = {"dtype": "fp8", "fp8_param_gather": True, "runtime": "torchtitan"}
     with pytest.raises(SynthError, match="is of Megatron-LM with Transformer Engine"):

@@ -176,6 +176,22 @@ def test_the_plan_of_a_layout_has_its_reductions_and_counts_them_once() -> None:
     assert [stage.reduce_us for stage in own.stages] == [stage.reduce_us for stage in costs.stages]
 
 
+@pytest.mark.parametrize("sharding", ["none", "zero1"])
+def test_reductions_behind_the_pipeline_are_no_gathering(sharding: str) -> None:
+    """A program that does not overlap them: they are all that follows the makespan."""
+    question = question_of("llama3-8b", Runtime.MEGATRON, gpus=16)
+    question = replace(question, software=software_of("megatron-2021"))
+    layout = read_layout(f"tp=1,pp=2,dp=8,sharding={sharding}", question).layout
+    judged = LayoutJudge(question).best(layout, name="1f1b")
+    assert judged is not None
+    makespan_us = verify(judged.plan.schedule(), judged.plan.costs)[1].makespan_us
+    reduce_us, gather_us = judged.parts.reduce_us, judged.parts.data_us
+    assert reduce_us + gather_us == pytest.approx(judged.us - makespan_us)
+    # Gradients of 4 bytes are summed, or scattered as sums; parameters of 2 bytes are gathered.
+    reduced_bytes, gathered_bytes = (8, 0) if sharding == "none" else (4, 2)
+    assert gather_us / reduce_us == pytest.approx(gathered_bytes / reduced_bytes, abs=0.02)
+
+
 def test_several_stages_per_rank_hide_more_of_the_reduction() -> None:
     """A rank begins to reduce when the first of its stages has its gradients."""
     question = question_of("llama3-8b", Runtime.MEGATRON)
@@ -228,6 +244,9 @@ def test_pairs_are_chosen_because_they_hide_exchanges_of_experts() -> None:
 
 def test_pairs_that_a_program_does_not_run_are_refused() -> None:
     question = question_of("mixtral-8x7b", Runtime.MEGATRON)
-    with pytest.raises(SynthError, match="F and BW at once"):
+    needs = "does not run F and BW at once, which needs"
+    with pytest.raises(SynthError, match=f"{needs} ep > 1; give another"):
         read_layout("pp=4,vp=2,schedule=interleaved:2,overlap", question)
+    with pytest.raises(SynthError, match=f"{needs} ep > 1 and another recompute than full; give"):
+        read_layout("pp=4,vp=2,recompute=full,schedule=interleaved:2,overlap", question)
     read_layout("pp=4,vp=2,ep=8,schedule=interleaved:2,overlap", question)
