@@ -243,8 +243,9 @@ def test_below_all_limits_without_offloads_a_plan_is_found() -> None:
     problem = four_ranks(19, "looped:2", m=4)
     plain = OneCandidate(Candidate("asked", problem))
     watch = SearchWatch(None, threading.Event())
-    assert plain.search(OPTIONS, watch).result.schedule is None
-    result = searched(problem)
+    options = replace(OPTIONS, time_limit_s=2)
+    assert plain.search(options, watch).result.schedule is None
+    result = searched(problem, options)
     assert result.schedule is not None and result.schedule.offloads
     verify(result.schedule, problem.costs, problem.caps_bytes)
 
@@ -280,7 +281,7 @@ def test_a_plan_on_several_placements_keeps_its_limit_and_proves_its_bound() -> 
         Candidate(name, made.on(placement(name, 4))) for name in ("linear", "looped:2")
     )
     space = WithOffloads(Placements(candidates, profile, Partitioning.GIVEN))
-    found = space.search(OPTIONS, SearchWatch(None, threading.Event()))
+    found = space.search(replace(OPTIONS, time_limit_s=6), SearchWatch(None, threading.Event()))
     result = found.result
     assert result.schedule is not None and result.schedule.offloads
     assert result.bound_scope == BoundScope.CANDIDATES
