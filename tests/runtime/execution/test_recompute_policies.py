@@ -90,7 +90,7 @@ class Attention(nn.Module):
         return x_BTD + F.dropout(self.out(y.transpose(1, 2).flatten(2)).relu(), self.dropout)
 
 
-@pytest.mark.parametrize("policy", ["ops", "selective", MINE])
+@pytest.mark.parametrize("policy", ["ops", "selective", MINE], ids=["ops", "selective", "mine"])
 @pytest.mark.parametrize("fused", [True, False], ids=["BW", "B and W"])
 def test_gradients_are_those_without(fused: bool, policy: str) -> None:
     found = []
