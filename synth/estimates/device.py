@@ -16,9 +16,9 @@ from synth.records.record import Record, describe
 _Rate = Annotated[float, Field(gt=0, le=1e21)]
 _Share = Annotated[float, Field(gt=0, le=1)]
 
-# The devices whose kernels are measured in `data/kernels.csv` and `data/attention.csv`.
 # Devices of a node that is taken whole; a rack has more.
 MOST_IN_NODE = 8
+# The devices whose kernels are measured in `data/kernels.csv` and `data/attention.csv`.
 MEASURED = ("a100", "h100", "b200")
 
 
@@ -63,7 +63,7 @@ class Device(Record):
 
         A rack of 72 devices is larger than the groups of 64 that runs have; schedulers give whole
         segments of it then (Slurm's block topology: 16 nodes of 4). Nodes of up to 8 are taken
-        whole.
+        whole, and racks of which groups would fill less.
 
         Args:
             ranks: the devices of a rank of the pipeline and of its copies.
@@ -73,7 +73,7 @@ class Device(Record):
             return self
         sizes = range(1, node + 1)
         used = max(size for size in sizes if ranks % size == 0 or size % ranks == 0)
-        return self.replace(ranks_per_node=used)
+        return self.replace(ranks_per_node=used) if used >= MOST_IN_NODE else self
 
     def peak(self, dtype: str) -> float:
         """FLOP/s of dense matrix products in a dtype.

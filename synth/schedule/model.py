@@ -64,6 +64,11 @@ class Placement:
                     pairs[rank].append((stage, replica))
         return tuple(tuple(sorted(held)) for held in pairs)
 
+    @property
+    def holds_several(self) -> bool:
+        """True if some rank holds several stage copies."""
+        return any(len(copies) > 1 for copies in self.held)
+
     @cached_property
     def rank_order(self) -> tuple[int, ...]:
         """The ranks in the order of their first stages, where one copy is on all of them.

@@ -191,8 +191,8 @@ class CutRace:
 
 def _has_blocks(trial: Trial, heat_s: float) -> bool:
     """Return True if ranks hold several stages, and a heat is shorter than a round of annealing."""
-    holds_several = any(len(held) > 1 for held in trial.problem.placement.held)
-    return holds_several and first_round_s(trial.problem.num_ops) > heat_s
+    problem = trial.problem
+    return problem.placement.holds_several and first_round_s(problem.num_ops) > heat_s
 
 
 def _hoped_us(trial: Trial) -> float:

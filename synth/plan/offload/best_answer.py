@@ -117,9 +117,8 @@ class BestAnswer:
         It does where ranks hold one stage: an activation is there with F and again with B.
         """
         candidates = (*self.space.all_candidates, *self.finer)
-        held = (stages for one in candidates for stages in one.problem.placement.held)
-        is_single = all(len(stages) == 1 for stages in held)
-        return result.stopped_by == StoppedBy.INFEASIBLE and is_single
+        holds_several = any(one.problem.placement.holds_several for one in candidates)
+        return result.stopped_by == StoppedBy.INFEASIBLE and not holds_several
 
     def _without_schedule(self, result: Result) -> Result:
         """Return a result without schedule, which is a proof only if it holds with offloads."""

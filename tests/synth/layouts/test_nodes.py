@@ -38,7 +38,8 @@ def test_a_run_takes_equal_parts_of_racks(gpus: int, node: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "node"), [(1, 72), (8, 72), (64, 64), (256, 64), (96, 48), (144, 72), (5, 70)]
+    ("ranks", "node"),
+    [(1, 72), (8, 72), (64, 64), (256, 64), (96, 48), (144, 72), (5, 70), (73, 72)],
 )
 def test_groups_fill_what_is_taken_of_a_rack(ranks: int, node: int) -> None:
     assert device_of("gb200").filled_by(ranks).ranks_per_node == node
