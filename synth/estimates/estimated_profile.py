@@ -1,7 +1,7 @@
 """The estimated profile: the parts of a model as layers of an ordinary profile."""
 
 import datetime
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from synth.costs.recomputed_layers import recomputed
 from synth.errors import SynthError
 from synth.estimates.calibration import factors_of
-from synth.estimates.collectives import collective_us, neighbour_link
+from synth.estimates.collectives import neighbour_link
+from synth.estimates.data_parallel import DataParallelExchanges
 from synth.estimates.device import Device
 from synth.estimates.factors import KINDS, SCATTER_OF_EXPERTS, SOFTWARE, Factors, software_of
 from synth.estimates.layer_ops import LayerOps
@@ -18,7 +19,7 @@ from synth.estimates.layout import Layout, Precision, Recompute, Sharding, Softw
 from synth.estimates.memory import ActivationBytes, MemoryOf, States
 from synth.estimates.model_shape import ModelShape
 from synth.estimates.op_times import LAUNCH_US, Parts, parts_of
-from synth.estimates.ops import ExchangeKind, GroupExchange, Role
+from synth.estimates.ops import Role
 from synth.estimates.pairs import with_pair
 from synth.op_kinds import OpKind
 from synth.profile import Profile, Provenance
@@ -43,9 +44,6 @@ _MEMORY_SHOWN, _MEMORY_OTHERWISE = 0.08, 0.25
 # Layers that no policy recomputes, and the policies of a part of a layer.
 _ENDS = ("embedding", "head")
 _POLICIES = (Recompute.SELECTIVE, Recompute.OPS)
-
-# Share of an overlapped exchange by which compute beside it gets longer.
-_EXCHANGE_SHOWN = 0.25
 
 
 @dataclass(frozen=True)
@@ -254,9 +252,10 @@ class Estimator:
         return MemoryOf(self.shape, self.layout, self.software, self.optimizer)
 
     @property
-    def reduced_bytes(self) -> int:
-        """Of an element of the gradients that are reduced: as they are kept."""
-        return self.optimizer.gradient_bytes(1, 2)
+    def exchanges(self) -> DataParallelExchanges:
+        """The exchanges of gradients and parameters between data-parallel ranks."""
+        gradient_bytes = self.optimizer.gradient_bytes(1, 2)
+        return DataParallelExchanges(self.device, self.layout, self.factors, gradient_bytes)
 
     def states(self, kind: str) -> States:
         """The states of a kind of layer on a rank."""
@@ -312,16 +311,10 @@ class Estimator:
             layer = recomputed(layer)
             parts[Role.B] += again
         if self.layout.sharding is Sharding.FSDP:
-            layer = self._with_gathering(layer, states)
+            layer = self.exchanges.beside_compute(layer, states)
         if not is_full:
             layer = with_pair(layer, work, self.device, self.factors, self._host_us(kind))
         return _Part(layer, parts, launched)
-
-    @property
-    def reduction(self) -> ExchangeKind:
-        """The exchange of gradients between data-parallel ranks."""
-        is_shared = self.layout.sharding is Sharding.ZERO1
-        return ExchangeKind.REDUCE_SCATTER if is_shared else ExchangeKind.ALL_REDUCE
 
     def _reduction_us(self, kind: str, states: States) -> float:
         """The part of a layer in the reduction of gradients behind the last backward of a stage.
@@ -333,7 +326,7 @@ class Estimator:
             return 0.0
         number = sum(each == kind for _, each in self._listed())
         alike = [states] * number
-        return self.exchange_us(self.reduction, self.reduced_bytes, alike) / number
+        return self.exchanges.reduce_us(alike) / number
 
     def _passes_us(self, parts: dict[Role, Parts], least: float) -> dict[OpKind, float]:
         """The times of F, B, W and BW; of F, B and W at least what the host takes to launch them.
@@ -351,59 +344,6 @@ class Estimator:
     def _host_us(self, kind: str) -> float:
         """The time in which the host launches the kernels of F, B and W; 0 without experts."""
         return self.software.host_us if kind in ("moe_block", "mtp") else 0.0
-
-    def _with_gathering(self, layer: LayerProfile, states: States) -> LayerProfile:
-        """Add FSDP's exchanges to the times of compute.
-
-        Parameters are gathered before F and before B, and W's gradients are reduced.
-        """
-        gather_us = self.gather_us((states,))
-        reduced = self.reduced_bytes
-        reduce_us = self.exchange_us(ExchangeKind.REDUCE_SCATTER, reduced, (states,))
-        beside_us = {kind: gather_us for kind in (OpKind.F, OpKind.R, OpKind.B)}
-        beside_us[OpKind.W] = reduce_us
-        beside_us[OpKind.BW] = gather_us + reduce_us
-        times = {
-            op: Timing.exactly(round(_beside(time.median_us, beside_us.get(op, 0.0)), 3))
-            for op, time in layer.time_us.items()
-        }
-        return layer.replace(time_us=times)
-
-    def exchange_us(
-        self, kind: ExchangeKind, element_bytes: float, layers: Iterable[States]
-    ) -> float:
-        """The time of an exchange of layers' gradients between data-parallel ranks."""
-        numbers = [(states.shared, states.experts) for states in layers]
-        return self._exchange_us(
-            kind, *(element_bytes * sum(column) for column in zip(*numbers, strict=True))
-        )
-
-    def gather_us(self, layers: Iterable[States]) -> float:
-        """The time in which data-parallel ranks gather layers' parameters."""
-        gathered = [states.gathered_bytes for states in layers]
-        return self._exchange_us(
-            ExchangeKind.ALL_GATHER, *(sum(column) for column in zip(*gathered, strict=True))
-        )
-
-    def _exchange_us(
-        self, kind: ExchangeKind, shared_bytes: float = 0.0, expert_bytes: float = 0.0
-    ) -> float:
-        """The time of an exchange between data-parallel ranks.
-
-        Experts are exchanged between the ranks that have the same ones, and all else between those
-        of data and context parallelism.
-        """
-        layout, node = self.layout, self.device.ranks_per_node
-        groups = (
-            layout.group(layout.state_ranks, layout.tensor, node),
-            layout.group(layout.expert_state_ranks, layout.expert_ranks, node),
-        )
-        calls = (
-            GroupExchange(kind, num_bytes, *group)
-            for num_bytes, group in zip((shared_bytes, expert_bytes), groups, strict=True)
-            if num_bytes
-        )
-        return self.factors.values[2] * sum(collective_us(self.device, call) for call in calls)
 
     def _unsharded(self, states: States) -> tuple[float, float]:
         """Bytes that FSDP gathers for a layer and for the next one, and of a whole gradient."""
@@ -477,8 +417,3 @@ class _Part:
 def _layers(listed: tuple[tuple[str, str], ...]) -> tuple[Layer, ...]:
     """The layers of a model, of which only names and kinds are known."""
     return tuple(Layer(name=name, profile=kind) for name, kind in listed)
-
-
-def _beside(compute_us: float, exchange_us: float) -> float:
-    """The time of compute with an exchange beside it, which takes memory bandwidth and kernels."""
-    return max(compute_us + _EXCHANGE_SHOWN * exchange_us, exchange_us)

@@ -80,9 +80,9 @@ class OutsidePipeline:
         if not shape.tied or any(0 in places and last in places for places in held):
             return 0.0
         layout = estimator.layout
-        apart = layout.tensor * layout.context * layout.data * (self.ranks - 1)
+        apart = layout.group_size * (self.ranks - 1)
         group = (1, 2) if apart < device.ranks_per_node else (2, 1)
-        num_bytes = estimator.reduced_bytes * shape.vocab * shape.hidden / layout.tensor
+        num_bytes = estimator.exchanges.gradient_bytes * shape.vocab * shape.hidden / layout.tensor
         call = GroupExchange(ExchangeKind.ALL_REDUCE, num_bytes, *group)
         return estimator.factors.values[2] * collective_us(device, call)
 
@@ -102,11 +102,9 @@ class OutsidePipeline:
         is_shared = layout.sharding is Sharding.ZERO1
         gather_us = 0.0
         if is_shared:
-            gather_us = share * estimator.gather_us(states)
+            gather_us = share * estimator.exchanges.gather_us(states)
         if not software.overlaps_gradients:
-            reduced = estimator.reduced_bytes
-            reduce_us = share * estimator.exchange_us(estimator.reduction, reduced, states)
-            return reduce_us, gather_us
+            return share * estimator.exchanges.reduce_us(states), gather_us
         forward = share * sum(layer.time_us[OpKind.F].median_us for layer in layers)
         return 0.0, max(_SHOWN * gather_us, gather_us - forward)
 

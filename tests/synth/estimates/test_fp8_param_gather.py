@@ -56,7 +56,7 @@ def test_data_parallel_ranks_gather_a_byte_of_each_matrix_and_two_of_the_rest() 
     gathered = MATRICES + 2 * NORMS + embedding_bytes
     call = GroupExchange(ExchangeKind.ALL_GATHER, gathered, 8, 1)
     expected_us = estimator.factors.values[2] * collective_us(H100, call)
-    assert estimator.gather_us(states) == pytest.approx(expected_us, rel=1e-9)
+    assert estimator.exchanges.gather_us(states) == pytest.approx(expected_us, rel=1e-9)
 
 
 def test_experts_are_gathered_in_float8_and_their_router_is_not() -> None:

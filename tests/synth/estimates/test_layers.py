@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from synth.estimates.collectives import collective_us
+from synth.estimates.data_parallel import DataParallelExchanges
 from synth.estimates.device import device_of
 from synth.estimates.estimated_profile import Estimator
-from synth.estimates.factors import software_of
+from synth.estimates.factors import Factors, software_of
 from synth.estimates.layer_ops import LayerOps, Work
 from synth.estimates.layout import (
     AttentionKernel,
@@ -208,7 +209,7 @@ def test_experts_that_one_rank_has_are_not_gathered() -> None:
     states = estimator.states("moe_block")
     assert states.experts > 3 * states.shared > 0
     whole = GroupExchange(ExchangeKind.ALL_GATHER, 2 * states.shared, 1, 8)
-    found = estimator.exchange_us(ExchangeKind.ALL_GATHER, 2.0, [states])
+    found = estimator.exchanges.gather_us([states])
     assert found == collective_us(estimator.device, whole)
 
 
@@ -236,8 +237,8 @@ def test_gradients_are_reduced_in_the_dtype_in_which_they_are_kept(
     times = estimator.profile().layer_profiles["block"].time_us
     # Of few tokens a layer takes as long as its exchanges.
     states = [estimator.states("block")]
-    reduced = estimator.exchange_us(ExchangeKind.REDUCE_SCATTER, gradient_bytes, states)
-    gathered = estimator.exchange_us(ExchangeKind.ALL_GATHER, 2.0, states)
+    exchanges = DataParallelExchanges(device, layout, Factors(), gradient_bytes)
+    reduced, gathered = exchanges.reduce_us(states), exchanges.gather_us(states)
     assert times[OpKind.W].median_us == pytest.approx(reduced, abs=1e-3)
     assert times[OpKind.BW].median_us == pytest.approx(gathered + reduced, abs=1e-3)
 
