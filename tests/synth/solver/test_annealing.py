@@ -99,20 +99,25 @@ def test_memory_and_value_are_those_of_verifier_and_simulator(seed: int) -> None
 
 @pytest.mark.parametrize("seed", sweep(range(40, 120), daily=40))
 def test_so_are_they_after_random_moves(seed: int) -> None:
-    problem, schedule = odd_schedule(seed)
+    check_walk(*odd_schedule(seed), seed, rounds=5)
+
+
+def check_walk(
+    problem: Problem, schedule: Schedule, seed: int, rounds: int, host_share: float = 0.0
+) -> None:
+    """Walk under caps a little above the peaks, so that some changes fit and others do not."""
     try:
         lowered, _ = verify(schedule, problem.costs)
     except ScheduleError:
         return
-    # A little more than there is, so that some moves fit and others do not.
     caps = tuple(peak + 3 for peak in peak_bytes(lowered))
     capped = replace(problem, caps_bytes=caps)
     headrooms: list[int | None] = [cap - problem.static_bytes(r) for r, cap in enumerate(caps)]
     table = OpTable(problem)
-    walk = Walk(table, schedule, headrooms, [True] * table.num_copies)
+    walk = Walk(table, schedule, headrooms, [True] * table.num_copies, host_share)
     assert walk.fits
     rng = np.random.default_rng(seed)
-    for temperature_us in (0.0, 1.0, 10.0, 1e9) * 5:
+    for temperature_us in (0.0, 1.0, 10.0, 1e9) * rounds:
         walk.run(8, temperature_us, 1.0, rng)
         found = evaluate(capped, walk.now, "walk")
         assert found is not None  # it keeps the caps

@@ -17,7 +17,6 @@ from synth.schedule.placements import placement
 from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.verify import ScheduleError, verify
 from synth.solver.evaluate import memory_kernel, time_kernel, walk_kernel
-from synth.solver.evaluate.evaluate import evaluate
 from synth.solver.evaluate.op_table import NONE, OpTable
 from synth.solver.evaluate.order_arrays import order_arrays, programs_of
 from synth.solver.improve.annealing import Annealing, Walk
@@ -25,7 +24,7 @@ from synth.solver.infeasibility import serial_schedule
 from synth.solver.problem import Problem
 from tests.sweep import sweep
 from tests.synth.odd_problems import RandomOrders, odd_costs
-from tests.synth.solver.test_annealing import DEPTHS, OBJECTIVES, PLACEMENTS
+from tests.synth.solver.test_annealing import DEPTHS, OBJECTIVES, PLACEMENTS, check_walk
 
 O, L = OpKind.OFFLOAD, OpKind.RELOAD  # noqa: E741
 
@@ -87,26 +86,7 @@ def test_memory_and_value_with_moves_are_those_of_verifier_and_simulator(seed: i
 # Of the last two, gradients of copies are added up in no time, and STEPs wait for that.
 @pytest.mark.parametrize("seed", [*sweep(range(80, 200), daily=60), 1249, 1334])
 def test_so_are_they_after_random_changes_of_ops_and_moves(seed: int) -> None:
-    problem, schedule = odd_moves(seed)
-    try:
-        lowered, _ = verify(schedule, problem.costs)
-    except ScheduleError:
-        return
-    # A little more than there is, so that some changes fit and others do not.
-    caps = tuple(peak + 3 for peak in peak_bytes(lowered))
-    capped = replace(problem, caps_bytes=caps)
-    headrooms: list[int | None] = [cap - problem.static_bytes(r) for r, cap in enumerate(caps)]
-    table = OpTable(problem)
-    walk = Walk(table, schedule, headrooms, [True] * table.num_copies, host_share=0.5)
-    assert walk.fits
-    rng = np.random.default_rng(seed)
-    for temperature_us in (0.0, 1.0, 10.0, 1e9) * 8:
-        walk.run(8, temperature_us, 1.0, rng)
-        found = evaluate(capped, walk.now, "walk")
-        assert found is not None  # it keeps the caps
-        assert found.value_us == walk.value_us
-    best = evaluate(capped, walk.best, "walk")
-    assert best is not None and best.value_us == walk.best_us <= walk.value_us
+    check_walk(*odd_moves(seed), seed, rounds=8, host_share=0.5)
 
 
 def test_for_the_period_every_kind_stays_in_order_of_micro_batches() -> None:
