@@ -14,12 +14,15 @@ from synth.costs.recomputation import FULL, Recomputation
 from synth.errors import SynthError
 from synth.profile.workload import Workload
 
+from ..cutting import tensors_in
 from ..dtypes import dtype_of
 from ..execution.base.boundary import Tensors
 from ..execution.base.stage_protocol import ForwardInput
 from ..execution.stage.forward_state import ForwardState, StateAtForward
 from ..execution.stage.layer_chain import LayerChain
+from ..execution.stage.replay_input import changed_in_place
 from ..execution.stage.stage import Stage
+from ..execution.stage.stage_output import versions_of
 from ..seeds import derive_seed, generators_of
 from .recompute_policies import SELECTIVE, check_policy, run_recomputed
 
@@ -59,6 +62,9 @@ class LayerCall:
         """Run it, with its random numbers from `seed`; None: from torch's generators as they stand.
 
         What B computes again draws the numbers of the first time.
+
+        Raises:
+            SynthError: B is to compute it again, and it changes in place what it is given.
         """
         device = device_of(arguments)
         is_recomputed = self.policy is not None and torch.is_grad_enabled()
@@ -68,6 +74,8 @@ class LayerCall:
         if self.policy == SELECTIVE:  # the layer's own code runs once
             with _drawing(device, seed):
                 return run_recomputed(self.policy, self._run, arguments)
+        given = list(tensors_in(arguments))
+        versions = versions_of(given)
         found: list[StateAtForward] = []
         start: int | Sequence[Tensor] | None = seed
 
@@ -83,10 +91,18 @@ class LayerCall:
 
         @contextmanager
         def again() -> Iterator[None]:
+            self._check_unchanged(given, versions)
             with self._state.again(found[0]), _drawing(device, start):
                 yield
 
-        return run_recomputed(self.policy, self._run, arguments, first, again)
+        output = run_recomputed(self.policy, self._run, arguments, first, again)
+        self._check_unchanged(given, versions)
+        return output
+
+    def _check_unchanged(self, given: Sequence[Tensor], versions: tuple[int, ...]) -> None:
+        if versions_of(given) != versions:
+            name = f"layer {self.index} ({type(self.module).__name__})"
+            raise changed_in_place(f"{name}, or one after it,")
 
     def begin(self) -> None:
         """Begin a step."""

@@ -91,12 +91,14 @@ def _held_once(sample: Sample) -> HeldBytes:
     )
 
 
-def recompute_saved_bytes(sample: Sample) -> int:
+def recompute_saved_bytes(sample: Sample, held: HeldBytes) -> int:
     """Return the bytes that F keeps besides its input if B computes all of it again.
 
     They are what autograd keeps out of the reach of saved-tensor hooks, such as the numbers of
     Python by which tensors are multiplied, and copies of state that F changes. Of two Fs the second
-    one counts, because what the first one has copied serves others, too.
+    one counts, because what the first one has copied serves others, too. A layer that cannot be
+    recomputed, such as one that changes its input in place, keeps all that it holds otherwise, so
+    that no plan gains by it.
     """
     call = sample.call or LayerCall(0, sample.layer)
     if call.policy is not None:
@@ -109,7 +111,7 @@ def recompute_saved_bytes(sample: Sample) -> int:
             with measure(again.device, after=window) as window:
                 again.forward(stage, x, microbatch=microbatch)
         except SynthError:  # the layer cannot be recomputed
-            return 0
+            return held.saved_bytes + held.output_bytes
     return max(0, window.net_bytes)
 
 

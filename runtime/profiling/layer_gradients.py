@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 from ..execution.base.boundary import can_have_gradient
 from ..models.layered_stage import LayerCall
 from ..state.module_state import unchanged
-from .sample import Sample, positional
+from .sample import Sample, copied, positional
 
 Gradients = Mapping[str, Tensor | None]
 """By the name of a parameter, or `input N`; None: autograd found no way to it.
@@ -40,7 +40,7 @@ def layer_gradients(sample: Sample, call: LayerCall) -> Gradients:
     given = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in inputs]
     arguments = positional(pytree.tree_unflatten(given, tree), is_first=sample.is_first)
     if sample.targets is not None:
-        arguments = (*arguments, sample.targets)
+        arguments = (*arguments, copied(sample.targets))
     with unchanged(call.module), torch.random.fork_rng():
         call.begin()
         outputs = [

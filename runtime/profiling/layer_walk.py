@@ -64,7 +64,8 @@ def walk_layers(
         SynthError: a layer cannot take the output of the previous one, or returns something else
             than a tensor or a tree of tensors.
     """
-    x, targets = pytree.tree_map_only(Tensor, lambda t: t.to(device), tuple(batch))
+    # Copies, because a layer may change what it is given in place.
+    x, targets = pytree.tree_map_only(Tensor, lambda t: t.to(device, copy=True), tuple(batch))
     seen = _Seen(calls)
     is_trained = False
     for index, (call, name) in enumerate(zip(calls, names, strict=True)):

@@ -73,7 +73,7 @@ def profile_layer(
         input_until=held.input_until,
         output_until=held.output_until,
         gradient_until=held.gradient_until,
-        recompute_saved_bytes=recompute_saved_bytes(sample),
+        recompute_saved_bytes=recompute_saved_bytes(sample, held),
         deferred_share=1 - sum(left.values()) / num_elements if num_elements else 1.0,
         forward_flops=forward_flops(sample),
         pair_us=pair_us,

@@ -13,6 +13,11 @@ from ..execution.stage.stage import Stage
 from ..models.layered_stage import LayerCall, LayeredStage, Randomness
 
 
+def copied(tree: Any) -> Any:
+    """Return a tree with copies of its tensors."""
+    return pytree.tree_map_only(Tensor, torch.clone, tree)
+
+
 def positional(x: Any, *, is_first: bool) -> tuple[Any, ...]:
     """Return a layer's positional arguments: a tuple is spread, and an output that is a list."""
     spread = isinstance(x, tuple) if is_first else isinstance(x, tuple | list)
@@ -47,9 +52,9 @@ class Sample:
         return replace(self, layer=call.module, call=call)
 
     def run(self) -> Any:
-        """Run the layer, targets included."""
-        given = positional(self.x, is_first=self.is_first)
-        arguments = given if self.targets is None else (*given, self.targets)
+        """Run the layer on copies of the inputs and the targets."""
+        given = positional(self.copy_of_x(), is_first=self.is_first)
+        arguments = given if self.targets is None else (*given, copied(self.targets))
         return self.layer(*arguments) if self.call is None else self.call(arguments)
 
     def stage(self) -> Stage:
@@ -69,16 +74,17 @@ class Sample:
 
     def copy_of_x(self) -> Any:
         """Copy the inputs, since a layer may change them in place."""
-        return pytree.tree_map_only(Tensor, torch.clone, self.x)
+        return copied(self.x)
 
     def forward(self, stage: Stage, x: Any, *, fused: bool = False, microbatch: int = 0) -> Tensors:
         """F of the layer, of a micro-batch like `x`, as in the middle of a pipeline; `fused` as
         `ForwardInput` means it."""
+        targets = pytree.tree_map(lambda leaf: leaf, self.targets)  # containers of its own
         if self.is_first:
-            given = ForwardInput(positional(x, is_first=True), None, self.targets, fused=fused)
+            given = ForwardInput(positional(x, is_first=True), None, targets, fused=fused)
         else:
             entry = Boundary.of(x, trained=self.is_trained)
-            given = ForwardInput(flatten(x)[0], entry, self.targets, fused=fused)
+            given = ForwardInput(flatten(x)[0], entry, targets, fused=fused)
         return stage.forward(microbatch, given)
 
     def gradients_like(self, stage: Stage, device: torch.device | str) -> Tensors:
@@ -89,7 +95,7 @@ class Sample:
         if not self.output_is_trained:
             return ()
         arguments = positional(self.copy_of_x(), is_first=self.is_first)
-        output, _ = flatten(stage.output_like(arguments, self.targets))
+        output, _ = flatten(stage.output_like(arguments, copied(self.targets)))
         return tuple(torch.empty_like(y, device=device) for y in output if can_have_gradient(y))
 
 

@@ -29,6 +29,7 @@ from ..optimize import held_bytes, widen_gradients, zero_gradient
 from ..pipeline import Pipeline
 from .meter import measure
 from .rank_processes import RankProcesses, together
+from .sample import copied
 from .short_model import ShortLayer, calls_of_own, fitting
 from .turns import in_turns, samples_of
 
@@ -227,7 +228,7 @@ class _Step:
         """
         pipeline, (inputs, targets) = self._pipeline(lowered), self.batch
         number = lowered.schedule.num_micro_batches
-        copies = Batch(_Copies(inputs, number), [_copied(targets) for _ in range(number)])
+        copies = Batch(_Copies(inputs, number), [copied(targets) for _ in range(number)])
         with measure(self._device) as found:
             pipeline.step(copies)
         return found.peak_bytes
@@ -252,7 +253,7 @@ class _Step:
     def _copies(self, lowered: Lowered) -> Batch:
         """Copy the micro-batch for each one of the step, since a layer may change its inputs."""
         (inputs, targets), count = self.batch, range(lowered.schedule.num_micro_batches)
-        return Batch([_copied(inputs) for _ in count], [_copied(targets) for _ in count])
+        return Batch([copied(inputs) for _ in count], [copied(targets) for _ in count])
 
 
 class _Copies(Sequence[Any]):
@@ -265,15 +266,11 @@ class _Copies(Sequence[Any]):
         return self._count
 
     def __getitem__(self, place: Any) -> Any:
-        return _copied(self._tree)
+        return copied(self._tree)
 
 
 def _trained(modules: Sequence[nn.Module]) -> set[nn.Parameter]:
     return {p for module in modules for p in module.parameters() if p.requires_grad}
-
-
-def _copied(tree: Any) -> Any:
-    return pytree.tree_map_only(Tensor, torch.clone, tree)
 
 
 def _part(profile: Profile, layers: Sequence[ShortLayer]) -> Profile:

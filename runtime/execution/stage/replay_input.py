@@ -41,14 +41,24 @@ class Replay:
     Attributes:
         random: torch's own generators; None if F drew nothing of them.
         state: what F found; None if another rank has run F.
+        tensors: what F was given, as the rank keeps it for R; none if another rank has run F.
+        versions: autograd's counts of their changes in place.
     """
 
     random: RandomState | None
     state: StateAtForward | None = None
+    tensors: Sequence[Tensor] = ()
+    versions: tuple[int, ...] = ()
 
     @contextmanager
     def again(self, tensors: Sequence[Tensor]) -> Iterator[None]:
-        """Draw F's random numbers within the block; afterwards restore torch's generators."""
+        """Draw F's random numbers within the block; afterwards restore torch's generators.
+
+        Raises:
+            SynthError: a later stage of this rank has changed in place what F was given.
+        """
+        if versions_of(self.tensors) != self.versions:
+            raise changed_in_place("a stage, or one after it,")
         interrupted = None if self.random is None else RandomState.now(tensors)
         if self.random is not None:
             self.random.put_back()
@@ -106,12 +116,18 @@ class ReplayRecorder:
             SynthError: F changed its input, which R would start from.
         """
         if versions_of(self._tensors) != self._versions:
-            raise SynthError(
-                "a stage changes its input in place, so it cannot be run once more from it; take "
-                "a schedule without R, or let the stage's first layer leave its input as it is"
-            )
+            raise changed_in_place("a stage")
         drew = RandomState.now(self._tensors) != self._random
-        return Replay(self._random if drew else None, state)
+        random = self._random if drew else None
+        return Replay(random, state, self._tensors, self._versions)
+
+
+def changed_in_place(who: str) -> SynthError:
+    """Make the error of a forward whose inputs or targets are not there any more to be repeated."""
+    return SynthError(
+        f"{who} changes its input in place, or its targets, so it cannot be computed again from "
+        f"them: change a copy (`x = x.clone()`), or recompute nothing (solve with --recompute none)"
+    )
 
 
 def _bytes(state: Tensor) -> bytes:

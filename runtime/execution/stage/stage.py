@@ -132,7 +132,7 @@ class Stage:
         """F without a graph; `rebuild` makes it later, from the same arguments.
 
         Raises:
-            SynthError: the module changes its input in place.
+            SynthError: the module changes in place what it is given.
         """
         recorder = ReplayRecorder(_tensors(given))
         arguments = given.arguments
@@ -326,5 +326,5 @@ def _named_lack_of_targets() -> Iterator[None]:
 
 
 def _tensors(given: ForwardInput) -> Tensors:
-    """The tensors of the input: the previous stage's output, or the batch."""
-    return tuple(tensors_in(given.arguments))
+    """The tensors that F gets: the previous stage's output or the batch, targets and keywords."""
+    return tuple(tensors_in([given.arguments, given.targets, dict(given.keywords or {})]))

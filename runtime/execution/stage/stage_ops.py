@@ -59,7 +59,7 @@ class StageOps:
         run = stage.forward_light if op[1:] in self._rebuilt else stage.forward
         give = self._giving(op)
         if stage.is_last:
-            work = partial(self._forward_to_loss, op.microbatch, run, give)
+            work = partial(self._forward_to_loss, op, run, give)
         else:
             made = self._slots.of(ValueKind.ACT, op.stage, op)
             work = partial(self._forward, op, run, give, made)
@@ -127,10 +127,20 @@ class StageOps:
     def _forward(self, op: Op, run: _Run, give: Callable[[], ForwardInput], made: int) -> None:
         outputs = run(op.microbatch, give())
         table = self._table
+        self._end_watch(op)
         table.shapes[op.microbatch][op.stage].check(outputs, op.stage)
         table.values[made] = given = tuple([y.contiguous() for y in outputs])
         self._check_unchanged(op.stage)
         table.versions[op.stage, made] = versions_of(given)
+
+    def _end_watch(self, op: Op) -> None:
+        """Let the input of an F, which a stage of this rank gave, go unwatched from now on.
+
+        Nothing else reads it, so F may have changed it in place.
+        """
+        if op.stage:
+            source = self._slots.of(ValueKind.ACT, op.stage - 1, op)
+            self._table.versions.pop((op.stage - 1, source), None)
 
     def _check_unchanged(self, stage: int) -> None:
         """Refuse that a forward changes an output of an earlier one that is still needed."""
@@ -147,10 +157,10 @@ class StageOps:
                     f"micro-batch, which may not have been sent yet: let it give a copy (`clone`)"
                 )
 
-    def _forward_to_loss(
-        self, microbatch: int, run: _Run, give: Callable[[], ForwardInput]
-    ) -> None:
+    def _forward_to_loss(self, op: Op, run: _Run, give: Callable[[], ForwardInput]) -> None:
+        microbatch = op.microbatch
         found, terms = run(microbatch, give()), self._table.terms
+        self._end_watch(op)
         if not terms.with_loss:
             return
         (loss,) = found
