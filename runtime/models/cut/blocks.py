@@ -70,8 +70,11 @@ def _num_parameters(module: nn.Module) -> int:
 
 
 def is_callable(module: nn.Module) -> bool:
-    """False for a list or dictionary of modules, of which only the items can be called."""
-    return type(module).forward is not nn.Module.forward
+    """False for a list or dictionary of modules, of which only the items can be called.
+
+    What `torch.compile` returns has its forward itself.
+    """
+    return type(module).forward is not nn.Module.forward or "forward" in vars(module)
 
 
 def _named(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:

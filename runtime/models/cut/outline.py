@@ -8,38 +8,44 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
+from .containers import closed, opened
 from .guard import storage_of
 
 
-def run_empty(module: nn.Module, args: Any, kwargs: Any) -> Any:
-    """Return zeros in the form of what a module returns.
+def run_empty(module: nn.Module, given: Any) -> tuple[Any, Any]:
+    """Return zeros in the form of what a module returns, and its arguments after the call.
 
     It runs on the meta device, where nothing is computed. Where that is not possible, as under
     autocast or where experts are chosen by the data, it runs on the CPU with zeros as parameters.
 
     Args:
         module: with parameters on the meta device.
-        args: its positional arguments, with values.
-        kwargs: its keywords, with values.
+        given: its positional arguments and its keywords, with values, opened (`containers`); so are
+            those that are returned.
     """
     if not torch.is_autocast_enabled("cpu"):
         try:
-            return _on_meta(module, args, kwargs)
+            return _on_meta(module, given)
         except Exception:  # of any class: an operator without an outline, numbers that are read
             pass
     tensors = {n: torch.zeros_like(p, device="cpu") for n, p in module.named_parameters()}
-    return functional_call(module, tensors, args, kwargs)
+    args, kwargs = closed(given)
+    return functional_call(module, tensors, args, kwargs), opened((args, kwargs))
 
 
-def _on_meta(module: nn.Module, args: Any, kwargs: Any) -> Any:
-    leaves, spec = pytree.tree_flatten((args, kwargs))
+def _on_meta(module: nn.Module, given: Any) -> tuple[Any, Any]:
+    leaves, spec = pytree.tree_flatten(given)
     outlined = [leaf.to("meta") if isinstance(leaf, Tensor) else leaf for leaf in leaves]
     before = [leaf._version if isinstance(leaf, Tensor) else 0 for leaf in outlined]
-    value = _called_on_meta(module, *pytree.tree_unflatten(outlined, spec))
+    args, kwargs = closed(pytree.tree_unflatten(outlined, spec))
+    made = (_called_on_meta(module, args, kwargs), opened((args, kwargs)))
     for leaf, outline, version in zip(leaves, outlined, before, strict=True):
         if isinstance(leaf, Tensor) and outline._version != version:
             leaf.copy_(leaf.clone())  # is seen as changed
-    return pytree.tree_map_only(Tensor, lambda made: _with_values(made, outlined, leaves), value)
+    found: tuple[Any, Any] = pytree.tree_map_only(
+        Tensor, lambda tensor: _with_values(tensor, outlined, leaves), made
+    )
+    return found
 
 
 def _called_on_meta(module: nn.Module, args: Any, kwargs: Any) -> Any:
@@ -73,8 +79,10 @@ def _form(value: Any) -> Any:
 
 
 def _with_values(made: Tensor, outlined: Sequence[Any], leaves: Sequence[Any]) -> Tensor:
-    """Return zeros, or the part of an argument that a module returns."""
+    """Return zeros, or the argument, or the part of it, that a module returns."""
     for outline, leaf in zip(outlined, leaves, strict=True):
+        if outline is made:
+            return leaf  # type: ignore[no-any-return]
         if isinstance(outline, Tensor) and storage_of(outline) == storage_of(made):
             return leaf.as_strided(made.size(), made.stride(), made.storage_offset())  # type: ignore[no-any-return]
     return torch.zeros_like(made, device="cpu")

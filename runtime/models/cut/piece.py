@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from synth.errors import SynthError
 
+from .containers import closed, opened
 from .origin import Origin
 from .steps import ConstantRef, DeviceRef, ParameterRef, RecordedCall, TensorRef
 from .structure import Structure, look_of
@@ -77,6 +78,7 @@ class _Call(NamedTuple):
     outputs: tuple[tuple[int, int], ...]  # (leaf of the output, place in the list)
     dropped: tuple[int, ...]
     with_grad: bool
+    fills: bool
 
 
 class Piece(nn.Module):
@@ -230,11 +232,13 @@ class Piece(nn.Module):
             leaves[leaf] = getattr(self.parts, name)
         for leaf in call.devices:
             leaves[leaf] = self._device
-        args, kwargs = pytree.tree_unflatten(leaves, call.spec)
+        args, kwargs = closed(pytree.tree_unflatten(leaves, call.spec))
         with nullcontext() if call.with_grad else torch.no_grad():
             run = call.function or getattr(self.parts, call.module or "")
             result = run(*args, **kwargs)
         if call.outputs:
+            if call.fills:
+                result = opened((result, (args, kwargs)))
             found = [result] if isinstance(result, Tensor) else pytree.tree_leaves(result)
             for leaf, place in call.outputs:
                 values[place] = found[leaf]
@@ -313,7 +317,7 @@ class _Compiler:
         devices = tuple(i for i, x in leaves if isinstance(x, DeviceRef))
         described_leaves = (tensors, constants, names, devices, plain, step.spec, outputs)
         shown = described(step.function) if module is None else module
-        self._lines.append(f"{shown} {described_leaves} {step.with_grad}")
+        self._lines.append(f"{shown} {described_leaves} {step.with_grad} {step.fills}")
         return _Call(
             module,
             step.function,
@@ -326,6 +330,7 @@ class _Compiler:
             outputs,
             (),
             step.with_grad,
+            step.fills,
         )
 
     def text(self, places: Sequence[int], constants: Sequence[int]) -> str:

@@ -24,6 +24,7 @@ from synth.errors import SynthError
 from ..empty import has_empty_parameters
 from ..signature import layer_signature
 from .code_place import WAY_OUT, line_run, reads
+from .containers import has_changed, has_containers, opened, refill
 from .guard import storage_of
 from .held_tensors import tensors_in
 from .intercept import intercepted
@@ -71,6 +72,7 @@ class _Recorder(TorchFunctionMode):
         insides = {id(b) for module in closed.values() for b in module.buffers()}
         self._open_buffers = {name: (b, b._version) for name, b in model.named_buffers()
                               if id(b) not in insides}  # fmt: skip
+        self._saved = model.state_dict().keys()
         self._is_training = model.training
         self.recording = ForwardRecording(model)
         self.guard = self.recording.guard
@@ -94,27 +96,46 @@ class _Recorder(TorchFunctionMode):
                     f"each rank would have its own: {WAY_OUT}"
                 )
 
+    def _note_overwritten(self, tensor: Tensor) -> None:
+        """Accept that a buffer that no checkpoint has gets other constants as a whole.
+
+        Transformers do so with frequencies of angles, by the length of the sequences.
+        """
+        for name, (buffer, _) in self._open_buffers.items():
+            if buffer is tensor and name not in self._saved:
+                self._open_buffers[name] = (buffer, buffer._version)
+                self.recording.overwritten.add(storage_of(buffer))
+
     def call_module(
         self, module: nn.Module, run: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
         """Call a closed module, and record the call."""
         name = self._names[id(module)]
         self._check_state()
-        leaves, spec = pytree.tree_flatten((args, kwargs))
+        leaves, spec = pytree.tree_flatten(opened((args, kwargs)))
         references = tuple(self.recording.reference(leaf, name) for leaf in leaves)
         made = self._output(name, module, run, args, kwargs)
         output, tree = pytree.tree_flatten(made.value)
-        own = [_as_output(leaf) for leaf in output]
+        given = {id(leaf) for leaf in leaves} if made.fills else set()
+        own = [leaf if id(leaf) in given else _as_output(leaf) for leaf in output]
+        new = [None if id(leaf) in given else leaf for leaf in own]
         changed = [leaves[place] for place in made.mutated]
-        step = RecordedCall(name, None, references, spec, (), with_grad=_with_grad())
+        step = RecordedCall(
+            name, None, references, spec, (), fills=made.fills, with_grad=_with_grad()
+        )
         first = len(self.recording)
-        self.recording.append(step, own, changed)
+        self.recording.append(step, new, changed)
         numbers = iter(range(first, len(self.recording)))
-        for leaf, source in zip(output, made.aliases, strict=True):
+        for leaf, source in zip(new, made.aliases, strict=True):
             number = next(numbers) if isinstance(leaf, Tensor) else None
             if number is not None and source is not None:
                 self.recording.alias(number, leaves[source])
-        return pytree.tree_unflatten(own, tree)
+        result = pytree.tree_unflatten(own, tree)
+        if not made.fills:
+            return result
+        value, content = result
+        refill((args, kwargs), content)
+        return value
 
     def _output(
         self, name: str, module: nn.Module, run: Callable[..., Any], args: Any, kwargs: Any
@@ -122,11 +143,14 @@ class _Recorder(TorchFunctionMode):
         """Run a module, or return what an equal one gave for equal shapes.
 
         One that differs in its place, such as `layer_idx`, is equal if it returns the same form.
+        What is given a container is always run, as it may change that.
         """
-        leaves = pytree.tree_leaves((args, kwargs))
+        before = opened((args, kwargs))
+        leaves = pytree.tree_leaves(before)
         looks = tuple(map(_look, leaves))
         keys: tuple[Hashable, ...] = ()
-        if next(module.parameters(), None) is not None:
+        can_fill = has_containers((*args, *kwargs.values()))
+        if not can_fill and next(module.parameters(), None) is not None:
             keys = tuple((w, layer_signature(module, with_places=w), looks) for w in (True, False))
             exact, like = map(self._like.get, keys)
             if exact is None and like and self._has_form(like.value, module, args, kwargs):
@@ -137,10 +161,14 @@ class _Recorder(TorchFunctionMode):
         with self._inside(), torch.no_grad():
             versions = _versions(leaves)
             if has_empty_parameters(module):
-                value = run_empty(module, args, kwargs)
+                value, after = run_empty(module, before)
             else:
                 value = run(module, *args, **kwargs)
+                after = opened((args, kwargs))
             mutated = [place for place, v in enumerate(_versions(leaves)) if v != versions[place]]
+        fills = can_fill and has_changed(before, after)
+        if fills:
+            value = (value, after)
         shared = {storage_of(x): place for place, x in enumerate(leaves) if isinstance(x, Tensor)}
         outputs = pytree.tree_leaves(value)
         for leaf in outputs:
@@ -150,7 +178,7 @@ class _Recorder(TorchFunctionMode):
                     f"followed: return tensors, or tuples and dictionaries of tensors"
                 )
         aliases = [shared.get(storage_of(x)) if isinstance(x, Tensor) else None for x in outputs]
-        made = _Output(value, tuple(mutated), tuple(aliases))
+        made = _Output(value, fills, tuple(mutated), tuple(aliases))
         for key in keys:
             self._like.setdefault(key, made)
         return made
@@ -200,6 +228,8 @@ class _Recorder(TorchFunctionMode):
         if self.guard.reads and not (is_followed and self._may_read(func, name)):
             raise reads(name)
         if not (is_followed or self.guard.draws):
+            if name == "copy_":
+                self._note_overwritten(args[0])
             return result
         if not is_followed:
             references = tuple(self.recording.reference(leaf, name) for leaf in leaves)
@@ -253,9 +283,13 @@ class _Recorder(TorchFunctionMode):
 
 
 class _Output(NamedTuple):
-    """The output of a module, and the places of arguments that it changed or returned."""
+    """The output of a module, and the places of arguments that it changed or returned.
+
+    With containers in its arguments that it has changed, these, opened, are beside the output.
+    """
 
     value: Any
+    fills: bool
     mutated: tuple[int, ...]
     aliases: tuple[int | None, ...]  # of each leaf of the value
 

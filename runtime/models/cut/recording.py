@@ -22,6 +22,7 @@ class ForwardRecording:
 
     Attributes:
         guard: sees what depends on inputs, parameters and random numbers.
+        overwritten: the storages of the model's buffers that the forward gives other constants.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -31,6 +32,7 @@ class ForwardRecording:
                             if isinstance(saved[name], Tensor)}  # fmt: skip
         self._parameters |= {id(p): name for name, p in model.named_parameters()}
         self.guard = Guard()
+        self.overwritten: set[int] = set()
         for tensor in (*model.parameters(), *saved.values()):
             if isinstance(tensor, Tensor):
                 self.guard.follow(tensor)
@@ -85,7 +87,10 @@ class ForwardRecording:
             inputs,
             targets,
             number,
-            tuple(self._constants),
+            tuple(
+                constant.clone() if storage_of(constant) in self.overwritten else constant
+                for constant in self._constants
+            ),
             tuple(self._shapes),
             tuple(storages),
         )

@@ -44,6 +44,7 @@ class RecordedCall:
         leaves: those of the arguments, where tensors and devices are references.
         spec: the tree of the leaves, of positional arguments and keywords.
         outputs: the numbers of the values that it gives, by the places among its output's leaves.
+        fills: True if it changes containers in its arguments, whose leaves follow its output's.
         mutated: the numbers of the values that it changes in place.
         with_grad: False if it was called within `no_grad`.
         in_mode: True if it may differ between training and evaluation.
@@ -55,6 +56,7 @@ class RecordedCall:
     leaves: tuple[Any, ...]
     spec: pytree.TreeSpec
     outputs: tuple[tuple[int, int], ...]
+    fills: bool = False
     mutated: tuple[int, ...] = ()
     with_grad: bool = True
     in_mode: bool = False

@@ -1,7 +1,8 @@
 """Calling a whole model with inputs and targets, and finding the loss among its outputs."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch.nn.functional as F
@@ -41,10 +42,25 @@ def _call_of_transformers(model: nn.Module, inputs: Any, targets: Any) -> tuple[
     language = config.get_text_config() if hasattr(config, "get_text_config") else None
     if any(getattr(each, "use_cache", None) is not None for each in (config, language)):
         keywords["use_cache"] = False
-    if isinstance(inputs, Mapping):
-        return model(**inputs, **keywords).logits, False
     given = inputs if isinstance(inputs, tuple) else (inputs,)
-    return model(*given, **keywords).logits, False
+    if isinstance(inputs, Mapping):
+        given, keywords = (), {**inputs, **keywords}
+    with _without_warnings(model):
+        return model(*given, **keywords).logits, False
+
+
+@contextmanager
+def _without_warnings(model: nn.Module) -> Iterator[None]:
+    """Within it no part of the model reads ids, to warn of padding without a mask."""
+    name = "warn_if_padding_and_no_attention_mask"
+    parts = [vars(part) for part in model.modules() if hasattr(part, name)]
+    for attributes in parts:
+        attributes[name] = lambda *_: None
+    try:
+        yield
+    finally:
+        for attributes in parts:
+            del attributes[name]
 
 
 def _call_of_anyone(model: nn.Module, inputs: Any, targets: Any) -> tuple[Any, bool]:

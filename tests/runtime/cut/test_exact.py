@@ -1,6 +1,7 @@
 """A model that cannot be replayed exactly is refused, with its line; else the pieces are exact."""
 
 import random
+from collections import UserDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,41 @@ class Block(nn.Module):
 @dataclass
 class Held:
     h: Tensor
+
+
+class Sharing(nn.Module):
+    """A block that shares tensors in containers of its arguments with those after it."""
+
+    def __init__(self, place: int) -> None:
+        super().__init__()
+        self.linear, self.place = nn.Linear(4, 4), place
+
+    def forward(self, x: Tensor, skips: Any, *, state: Any) -> Tensor:
+        y: Tensor = torch.tanh(self.linear(x))
+        skipped, seen = skips
+        if self.place < 2:
+            skipped.append(y)
+        else:
+            y = y + skipped.pop()
+        state["sum"] = state.get("sum", 0.0) + y.mean()
+        state["last"] = (y, *state.get("last", ()))[:2]
+        seen.setdefault("places", []).append(self.place)
+        return y * len(seen["places"])
+
+
+class SharingModel(nn.Module):
+    """Blocks that are given the same containers, one of which is no `dict`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Sharing(place) for place in range(4))
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        skips, state = ([], {}), UserDict[str, Any]()
+        for block in self.blocks:
+            x = block(x, skips, state=state)
+        assert not skips[0]
+        return F.mse_loss(x * state["sum"] + state["last"][1], target)
 
 
 class Scaled(torch.autograd.Function):
@@ -105,6 +141,21 @@ def branched(model: Model, x: Tensor, y: Tensor) -> Tensor:
     return y * 2 if torch.rand(()) < 0.5 else y
 
 
+def halved(model: Model, x: Tensor, y: Tensor) -> Tensor:
+    model.table = model.table * 0.5
+    return y * model.table
+
+
+def replaced(model: Model, x: Tensor, y: Tensor) -> Tensor:
+    model.table = torch.full((4,), float(x.shape[0]))
+    return y * model.table
+
+
+def overwritten(model: Model, x: Tensor, y: Tensor) -> Tensor:
+    model.table.copy_(torch.full((4,), float(x.shape[0])))
+    return y * model.table
+
+
 def aux_of(block: Any) -> Any:
     return block.aux
 
@@ -130,6 +181,11 @@ REFUSED: dict[str, tuple[Callable[[Model, Tensor, Tensor], Any], str]] = {
     "a count of calls": (counted, "do not compute what the whole model does"),
     "a buffer that changes": (updated, "changes the buffer table"),
     "an average": (averaged, "buffer"),
+    "a buffer that is replaced": (halved, "do not compute what the whole model does"),
+    "a saved buffer that is overwritten": (
+        lambda m, x, y: y * m.count.copy_(torch.ones(4)),
+        "changes a parameter, a buffer or a constant in place",
+    ),
     "no number": (lambda m, x, y: y * float("nan"), "the loss of the whole model is nan"),
 }
 EQUAL: dict[str, Callable[[Model, Tensor, Tensor], Any]] = {
@@ -138,7 +194,27 @@ EQUAL: dict[str, Callable[[Model, Tensor, Tensor], Any]] = {
     "autograd function": lambda m, x, y: Scaled.apply(y),
     "a view in place": lambda m, x, y: F.relu((z := y * 1)[..., :2], inplace=True).sum() + z,
     "a buffer": lambda m, x, y: y * m.count * m.table,
+    "a table that is replaced by constants": replaced,
+    "a table that is overwritten by constants": overwritten,
 }
+
+
+def test_tensors_that_blocks_put_into_containers_travel_to_later_ones() -> None:
+    pieces = cut_model(SharingModel(), X, Y, check=True)
+    assert [len(piece.returned) for piece in pieces] == [4, 6, 5, 3, 1]
+
+
+@pytest.mark.parametrize("is_wrapped", [True, False])
+def test_blocks_may_be_compiled(is_wrapped: bool) -> None:
+    model = Model(lambda m, x, y: y)
+    for place, block in enumerate(model.blocks):
+        if is_wrapped:
+            compiled: Any = torch.compile(block, backend="aot_eager")
+            model.blocks[place] = compiled
+        else:
+            block.compile(backend="aot_eager")
+    pieces = cut_model(model, X, Y, check=True)
+    assert [piece.name for piece in pieces][:2] == ["blocks.0", "blocks.1"]
 
 
 @pytest.mark.parametrize("name", REFUSED)

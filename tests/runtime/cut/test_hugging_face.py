@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+import synth
 from synth.errors import SynthError
 from synth.runtime.models import CutSpec, ModelSpec, load_layers
-from synth.runtime.models.hugging_face import load_config
+from synth.runtime.models.cut import cut_model
+from synth.runtime.models.hugging_face import load_config, make_whole
 
 pytest.importorskip("transformers")
 
@@ -63,6 +65,23 @@ CAUSAL: dict[str, dict[str, Any]] = {
     "deepseek_v3": SIZES | DEEPSEEK,
     "gpt_oss": SIZES | EXPERTS,
 }
+SHARING = SIZES | {
+    "num_hidden_layers": 4,
+    "num_kv_shared_layers": 2,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "hidden_size_per_layer_input": 8,
+    "vocab_size_per_layer_input": 64,
+}
+GEMMA_3N = SHARING | {"laurel_rank": 4, "altup_num_inputs": 2, "activation_sparsity_pattern": None}
+# Angles that follow the length of the sequences, which is above that of the first training.
+DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+LONG = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "short_factor": [1.0] * 4,
+    "long_factor": [2.0] * 4,
+    "original_max_position_embeddings": 4,
+}
 T5 = {
     "vocab_size": 64,
     "d_model": 32,
@@ -102,6 +121,39 @@ def test_a_causal_model_is_cut_into_embedding_layers_and_head(kind: str, tmp_pat
     names = checked(tmp_path, kind, CAUSAL[kind])
     assert len(names) == 5 and names[-1] == "lm_head"
     assert [name.rpartition(".")[2] for name in names[1:4]] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize(("kind", "sizes"), [("gemma4_text", SHARING), ("gemma3n_text", GEMMA_3N)])
+def test_keys_and_values_that_later_layers_share_travel_to_them(
+    kind: str, sizes: dict[str, Any], tmp_path: Path
+) -> None:
+    names = checked(tmp_path, kind, sizes)
+    assert [name.rpartition(".")[2] for name in names[1:5]] == ["0", "1", "2", "3"]
+    with synth.empty_parameters():
+        model = make_whole(ModelSpec(f"hf:{tmp_path}/config.json"))
+    ids = torch.zeros(2, 8, dtype=torch.long)
+    empty = cut_model(model, ids, ids, check=False)
+    whole = make_whole(ModelSpec(f"hf:{tmp_path}/config.json"))
+    filled = cut_model(whole, ids, ids, check=False)
+    assert [piece.returned for piece in empty] == [piece.returned for piece in filled]
+    assert "[2, 2, 8, 8] float32" in empty[2].returned
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("llama", {"rope_parameters": DYNAMIC, "max_position_embeddings": 4}),
+        ("phi3", {"rope_parameters": LONG, "original_max_position_embeddings": 4}),
+    ],
+)
+def test_angles_may_depend_on_the_length(
+    kind: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    assert len(checked(tmp_path, kind, SIZES | {"eos_token_id": 1} | changes)) == 5
+
+
+def test_a_padding_token_changes_nothing(tmp_path: Path) -> None:
+    assert len(checked(tmp_path, "gpt2", GPT2 | {"pad_token_id": 0})) == 5
 
 
 def test_a_language_model_with_images_is_cut_for_tokens_alone(tmp_path: Path) -> None:
