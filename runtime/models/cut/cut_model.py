@@ -18,7 +18,7 @@ from .piece import Piece
 from .recorder import record
 from .steps import RecordedCall
 from .structure import Structure
-from .whole import loss_call
+from .whole import as_traced, loss_call
 
 # Ranks in one process share torch's generator of random numbers.
 _one_at_a_time = Lock()
@@ -60,7 +60,7 @@ def cut_model(
     named = None if at is None else named_pieces(model, at)
     begins = find_blocks(model) if named is None else [n for names in named.values() for n in names]
     call = loss_call(model)
-    with _one_at_a_time, unchanged(model), torch.random.fork_rng(devices=[]):
+    with _one_at_a_time, unchanged(model), torch.random.fork_rng(devices=[]), as_traced():
         recording = record(model, closed_modules(model, begins), call, inputs, targets)
     steps = without_unused(recording)
     if named is None:

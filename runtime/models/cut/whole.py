@@ -1,6 +1,7 @@
 """Calling a whole model with inputs and targets, and finding the loss among its outputs."""
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -45,22 +46,25 @@ def _call_of_transformers(model: nn.Module, inputs: Any, targets: Any) -> tuple[
     given = inputs if isinstance(inputs, tuple) else (inputs,)
     if isinstance(inputs, Mapping):
         given, keywords = (), {**inputs, **keywords}
-    with _without_warnings(model):
-        return model(*given, **keywords).logits, False
+    return model(*given, **keywords).logits, False
 
 
 @contextmanager
-def _without_warnings(model: nn.Module) -> Iterator[None]:
-    """Within it no part of the model reads ids, to warn of padding without a mask."""
-    name = "warn_if_padding_and_no_attention_mask"
-    parts = [vars(part) for part in model.modules() if hasattr(part, name)]
-    for attributes in parts:
-        attributes[name] = lambda *_: None
+def as_traced() -> Iterator[None]:
+    """Within it models of transformers make masks without a look at their numbers, as if traced.
+
+    Otherwise they leave out a mask of ones, and a batch with padding would have other steps.
+    """
+    utils: Any = sys.modules.get("transformers.utils.import_utils")
+    own = getattr(utils, "is_jit_tracing", None)
+    if own is None:
+        yield
+        return
+    utils.is_jit_tracing = lambda: True
     try:
         yield
     finally:
-        for attributes in parts:
-            del attributes[name]
+        utils.is_jit_tracing = own
 
 
 def _call_of_anyone(model: nn.Module, inputs: Any, targets: Any) -> tuple[Any, bool]:

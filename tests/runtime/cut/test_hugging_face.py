@@ -12,6 +12,8 @@ import synth
 from synth.errors import SynthError
 from synth.runtime.models import CutSpec, ModelSpec, load_layers
 from synth.runtime.models.cut import cut_model
+from synth.runtime.models.cut.check import chained
+from synth.runtime.models.cut.whole import loss_call
 from synth.runtime.models.hugging_face import load_config, make_whole
 
 pytest.importorskip("transformers")
@@ -154,6 +156,28 @@ def test_angles_may_depend_on_the_length(
 
 def test_a_padding_token_changes_nothing(tmp_path: Path) -> None:
     assert len(checked(tmp_path, "gpt2", GPT2 | {"pad_token_id": 0})) == 5
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma3_text"])
+def test_padded_and_packed_sequences_are_cut_for_any_masks_and_places(
+    kind: str, tmp_path: Path
+) -> None:
+    ids = torch.randint(1, 64, (2, 12), generator=torch.Generator().manual_seed(0))
+    mask, places = torch.ones_like(ids), torch.arange(12).repeat(2, 1)
+    checked(tmp_path, kind, CAUSAL[kind] | {"sliding_window": 4}, lambda: (
+        {"input_ids": ids, "attention_mask": mask}, ids.flip(1)
+    ))  # fmt: skip
+    spec = ModelSpec(f"hf:{tmp_path}/config.json")
+    places[0, 5:] -= 5
+    for name, whole, other in (
+        ("attention_mask", mask, mask.clone().index_fill_(1, torch.tensor([10, 11]), 0)),
+        ("position_ids", torch.arange(12).repeat(2, 1), places),
+    ):
+        model = make_whole(spec)
+        pieces = cut_model(model, {"input_ids": ids, name: whole}, ids.flip(1), check=False)
+        given = {"input_ids": ids, name: other}
+        expected = loss_call(model)(given, ids.flip(1))
+        torch.testing.assert_close(chained(pieces, given, ids.flip(1)), expected)
 
 
 def test_a_language_model_with_images_is_cut_for_tokens_alone(tmp_path: Path) -> None:
