@@ -2,8 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import nullcontext
-from typing import Any, NamedTuple, Self
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -78,6 +78,7 @@ class _Call(NamedTuple):
     outputs: tuple[tuple[int, int], ...]  # (leaf of the output, place in the list)
     dropped: tuple[int, ...]
     with_grad: bool
+    autocast: torch.dtype | Literal[False] | None
     fills: bool
 
 
@@ -233,7 +234,7 @@ class Piece(nn.Module):
         for leaf in call.devices:
             leaves[leaf] = self._device
         args, kwargs = closed(pytree.tree_unflatten(leaves, call.spec))
-        with nullcontext() if call.with_grad else torch.no_grad():
+        with nullcontext() if call.with_grad else torch.no_grad(), self._precision(call.autocast):
             run = call.function or getattr(self.parts, call.module or "")
             result = run(*args, **kwargs)
         if call.outputs:
@@ -244,6 +245,13 @@ class Piece(nn.Module):
                 values[place] = found[leaf]
         for place in call.dropped:
             values[place] = None
+
+    def _precision(
+        self, autocast: torch.dtype | Literal[False] | None
+    ) -> AbstractContextManager[object]:
+        if autocast is None:
+            return nullcontext()
+        return torch.autocast(self._device.type, autocast or None, enabled=bool(autocast))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move the constants along, whose dtype stays as it is."""
@@ -317,7 +325,9 @@ class _Compiler:
         devices = tuple(i for i, x in leaves if isinstance(x, DeviceRef))
         described_leaves = (tensors, constants, names, devices, plain, step.spec, outputs)
         shown = described(step.function) if module is None else module
-        self._lines.append(f"{shown} {described_leaves} {step.with_grad} {step.fills}")
+        self._lines.append(
+            f"{shown} {described_leaves} {step.with_grad} {step.autocast} {step.fills}"
+        )
         return _Call(
             module,
             step.function,
@@ -330,6 +340,7 @@ class _Compiler:
             outputs,
             (),
             step.with_grad,
+            step.autocast,
             step.fills,
         )
 

@@ -11,7 +11,7 @@ import random
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -111,7 +111,6 @@ class _Recorder(TorchFunctionMode):
     ) -> Any:
         """Call a closed module, and record the call."""
         name = self._names[id(module)]
-        self._check_state()
         leaves, spec = pytree.tree_flatten(opened((args, kwargs)))
         references = tuple(self.recording.reference(leaf, name) for leaf in leaves)
         made = self._output(name, module, run, args, kwargs)
@@ -121,7 +120,14 @@ class _Recorder(TorchFunctionMode):
         new = [None if id(leaf) in given else leaf for leaf in own]
         changed = [leaves[place] for place in made.mutated]
         step = RecordedCall(
-            name, None, references, spec, (), fills=made.fills, with_grad=_with_grad()
+            name,
+            None,
+            references,
+            spec,
+            (),
+            fills=made.fills,
+            with_grad=_with_grad(),
+            autocast=self._precision(),
         )
         first = len(self.recording)
         self.recording.append(step, new, changed)
@@ -147,7 +153,7 @@ class _Recorder(TorchFunctionMode):
         """
         before = opened((args, kwargs))
         leaves = pytree.tree_leaves(before)
-        looks = tuple(map(_look, leaves))
+        looks = (*map(_look, leaves), *_autocast().items())
         keys: tuple[Hashable, ...] = ()
         can_fill = has_containers((*args, *kwargs.values()))
         if not can_fill and next(module.parameters(), None) is not None:
@@ -239,7 +245,14 @@ class _Recorder(TorchFunctionMode):
         if mutated or any(isinstance(leaf, Tensor) for leaf in outputs):
             in_mode = self.guard.draws or ("dropout" in name and not self._is_training)
             step = RecordedCall(
-                None, func, references, spec, (), with_grad=_with_grad(), in_mode=in_mode
+                None,
+                func,
+                references,
+                spec,
+                (),
+                with_grad=_with_grad(),
+                autocast=self._precision(),
+                in_mode=in_mode,
             )
             self.recording.append(step, outputs, mutated)
         return result
@@ -250,7 +263,6 @@ class _Recorder(TorchFunctionMode):
         Raises:
             SynthError: it does, or it changes what a tensor is.
         """
-        self._check_state()
         slices = [leaf for leaf in leaves if isinstance(leaf, slice)]
         if reads_numbers(name) or any(map(self.recording.is_followed, slices)):
             raise reads(name)
@@ -260,13 +272,22 @@ class _Recorder(TorchFunctionMode):
                 f"{line_run()}), such as `data` or `requires_grad`: {WAY_OUT}"
             )
 
-    def _check_state(self) -> None:
-        """Check that autocast is as at the start."""
-        if _autocast() != self._autocast:
+    def _precision(self) -> torch.dtype | Literal[False] | None:
+        """Return the autocast that the model's code turned on or off, as `RecordedCall` has it.
+
+        Raises:
+            SynthError: it is that of another device than the one that the model is on.
+        """
+        now, own = _autocast(), self.recording.device.type
+        if now == self._autocast:
+            return None
+        if {**now, own: None} != {**self._autocast, own: None}:
             raise SynthError(
-                f"the model's code turns autocast on or off outside of its layers "
-                f"(at {line_run()}): {WAY_OUT}"
+                f"the model's code turns autocast of another device than {own} on or off outside "
+                f"of its layers (at {line_run()}): name the device of its tensors "
+                f"(`x.device.type`), or {WAY_OUT}"
             )
+        return now.get(own, False)
 
     def _check_generators(self) -> None:
         if _other_generators() != self._drawn:
@@ -312,9 +333,10 @@ def _versions(leaves: Sequence[Any]) -> list[int]:
     return [leaf._version if isinstance(leaf, Tensor) else 0 for leaf in leaves]
 
 
-def _autocast() -> tuple[Any, ...]:
+def _autocast() -> dict[str, torch.dtype]:
+    """Return the dtypes of autocast, by the kinds of device for which it is on."""
     kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
-    return tuple((kind, torch.get_autocast_dtype(kind)) for kind in kinds)
+    return {kind: torch.get_autocast_dtype(kind) for kind in kinds}
 
 
 def _other_generators() -> tuple[Any, ...]:

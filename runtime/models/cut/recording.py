@@ -22,6 +22,7 @@ class ForwardRecording:
 
     Attributes:
         guard: sees what depends on inputs, parameters and random numbers.
+        device: that of the model's parameters.
         overwritten: the storages of the model's buffers that the forward gives other constants.
     """
 
@@ -37,7 +38,7 @@ class ForwardRecording:
             if isinstance(tensor, Tensor):
                 self.guard.follow(tensor)
         devices = (p.device for p in model.parameters() if not p.is_meta)
-        self._device = next(devices, torch.device("cpu"))
+        self.device = next(devices, torch.device("cpu"))
         self._steps: list[RecordedCall] = []
         self._numbers: dict[int, int] = {}
         self._kept: list[Tensor] = []  # an id is a tensor's while it lives
@@ -151,7 +152,7 @@ class ForwardRecording:
                 f"{receiver} (at {line_run()}) draws from a generator of its own, whose state the "
                 f"layers would not share: draw from torch's default generator, or {WAY_OUT}"
             )
-        if isinstance(leaf, torch.device) and leaf.type == self._device.type:
+        if isinstance(leaf, torch.device) and leaf.type == self.device.type:
             return DeviceRef()
         if not isinstance(leaf, Tensor):
             held = next((x for x in tensors_in(leaf) if self.depends(x)), None)

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -47,6 +48,8 @@ class RecordedCall:
         fills: True if it changes containers in its arguments, whose leaves follow its output's.
         mutated: the numbers of the values that it changes in place.
         with_grad: False if it was called within `no_grad`.
+        autocast: the dtype of an autocast that the model's code turned on; False: the code turned
+            it off; None: it is as outside of the model.
         in_mode: True if it may differ between training and evaluation.
         place: the line of the model's code, of a call that changes values in place.
     """
@@ -59,6 +62,7 @@ class RecordedCall:
     fills: bool = False
     mutated: tuple[int, ...] = ()
     with_grad: bool = True
+    autocast: torch.dtype | Literal[False] | None = None
     in_mode: bool = False
     place: str = ""
 

@@ -177,7 +177,6 @@ REFUSED: dict[str, tuple[Callable[[Model, Tensor, Tensor], Any], str]] = {
     "a data class": (lambda m, x, y: Held(y), "a Held .* that holds tensors"),
     "a constant that changes": (changed, "is changed in place afterwards"),
     "a part that is written": (written, "cannot be followed"),
-    "autocast": (cast, "turns autocast on or off"),
     "a count of calls": (counted, "do not compute what the whole model does"),
     "a buffer that changes": (updated, "changes the buffer table"),
     "an average": (averaged, "buffer"),
@@ -194,6 +193,7 @@ EQUAL: dict[str, Callable[[Model, Tensor, Tensor], Any]] = {
     "autograd function": lambda m, x, y: Scaled.apply(y),
     "a view in place": lambda m, x, y: F.relu((z := y * 1)[..., :2], inplace=True).sum() + z,
     "a buffer": lambda m, x, y: y * m.count * m.table,
+    "autocast": cast,
     "a table that is replaced by constants": replaced,
     "a table that is overwritten by constants": overwritten,
 }
