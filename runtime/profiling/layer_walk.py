@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from synth.errors import SynthError
 from synth.profile.workload import Workload
 
+from ..execution.base.boundary import way_to_trees
 from ..input_function import MicroBatch
 from ..models import layer_signature, num_safe_ids
 from ..models.layered_stage import LayerCall
@@ -213,7 +214,7 @@ def _output(name: str, sample: Sample, ops: Ops | None) -> Any:
             raise SynthError(
                 f"layer {name!r} returned a {type(y).__name__} with a {type(leaf).__name__} in it; "
                 f"needed: a tensor, or a tuple, list or dictionary of tensors (from the last "
-                f"layer: the scalar loss)"
+                f"layer: the scalar loss){way_to_trees([leaf])}"
             )
     return y
 

@@ -1,7 +1,7 @@
 """The boundary between two stages: a tree of tensors, flattened."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from itertools import combinations
 from typing import Any, NamedTuple, Self
 
@@ -168,9 +168,19 @@ def flatten(output: Any, giver: str = "a stage") -> tuple[Tensors, pytree.TreeSp
         raise SynthError(
             f"{giver} gave {_others_in(output)} in its output; only tensors go from stage to "
             f"stage: leave it out, wrap it in a tensor, or give it to each rank as a keyword of "
-            f"`split`"
+            f"`split`{way_to_trees(leaves)}"
         )
     return tuple([_plain(leaf) for leaf in leaves]), spec
+
+
+def way_to_trees(leaves: Sequence[Any]) -> str:
+    """Say how dataclasses among leaves become trees; others have nothing said."""
+    kinds = {type(leaf).__name__ for leaf in leaves if is_dataclass(leaf)}
+    return "".join(
+        f"; or register the dataclass where it is defined: "
+        f"torch.utils._pytree.register_dataclass({kind})"
+        for kind in sorted(kinds)
+    )
 
 
 def _described(spec: pytree.TreeSpec | None) -> str:

@@ -136,3 +136,17 @@ def test_what_is_no_tensor_or_no_loss_is_refused(wrong: str) -> None:
 
     with pytest.raises(SynthError, match=r"needed: (one tensor|the scalar loss)"):
         walked([Recorded(), Wrong()])
+
+
+@dataclass
+class Held:
+    x: Tensor
+
+
+def test_a_dataclass_that_torch_does_not_know_names_the_way_to_register_it() -> None:
+    class Holding(Recorded):
+        def forward(self, x: Tensor, targets: Tensor | None = None) -> Any:
+            return Held(x)
+
+    with pytest.raises(SynthError, match=r"a Held in it; .*_pytree.register_dataclass\(Held\)$"):
+        walked([Recorded(), Holding(), Recorded()])
