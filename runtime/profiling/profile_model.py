@@ -5,7 +5,8 @@ from functools import partial
 from typing import Any, Unpack
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
@@ -22,6 +23,7 @@ from ..input_function import InputFunction, MicroBatch
 from ..optimize import commit_bytes
 from ..state.module_state import unchanged
 from ..world import prepare_device
+from .apart import check_apart
 from .layer_source import LayerSource
 from .layer_walk import num_distinct, random_tokens, walk_layers
 from .machine_watch import MachineWatch
@@ -36,6 +38,8 @@ from .variants import measured_variants
 
 _SEED = 0
 _MOST_NAMES = 4
+# Of F and BW of all layers, which are run four times to see whether they share what they must not.
+_LONGEST_STEP_S = 10.0
 _WHOLE = "; whole on each process"
 
 
@@ -199,6 +203,7 @@ class _ModelProfiler:
                 "of it; let the function of --parallelize name modules as `layer.named_modules()` "
                 "does, or measure with one process per rank"
             )
+        self._check_apart(source, batch, [profiles[entry.profile] for entry in entries])
         if num_elsewhere:
             options.tell(_of_places(num_elsewhere))
         self._advise()
@@ -223,6 +228,27 @@ class _ModelProfiler:
         check.run(found, batch)
         return complete
 
+    def _check_apart(
+        self, source: LayerSource, batch: MicroBatch, profiles: Sequence[LayerProfile]
+    ) -> None:
+        """Check that layers share nothing that ranks do not, if they are there and it is short."""
+        parameters = [p for call in source.calls for p in call.module.parameters()]
+        is_there = self._options.processes is None and not any(p.is_meta for p in parameters)
+        if not is_there:
+            return
+        seconds = sum(p.time_us[OpKind.F].median_us + p.time_us[OpKind.BW].median_us
+                      for p in profiles) / 1e6  # fmt: skip
+        if self._device.type == "cpu" and seconds <= _LONGEST_STEP_S:
+            check_apart(source.calls, source.names, (batch, self._other(source, batch)))
+
+    def _other(self, source: LayerSource, batch: MicroBatch) -> MicroBatch:
+        """Return another micro-batch; of a program's own the same, its samples in another order."""
+        if not self._workload.runnable:
+            return MicroBatch(*pytree.tree_map_only(Tensor, _turned, tuple(batch)))
+        if self._workload.inputs is not None:
+            return InputFunction(self._workload.inputs).of(1)
+        return random_tokens(source.calls[0].module, self._workload, _SEED + 1)
+
     def _profile_layer(
         self, sample: Sample, pace: ProfilingPace, left: dict[str, int]
     ) -> LayerProfile:
@@ -245,6 +271,10 @@ class _ModelProfiler:
             free, total = torch.cuda.mem_get_info(self._device)
             reserved = torch.cuda.memory_reserved(self._device)
             self._options.tell(reserve_advice(total - free, reserved))
+
+
+def _turned(tensor: Tensor) -> Tensor:
+    return tensor.flip(0) if tensor.dim() else tensor
 
 
 def _check_untied(source: LayerSource) -> None:

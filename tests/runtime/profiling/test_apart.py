@@ -1,0 +1,176 @@
+"""Layers that share more than registered parameters and outputs are refused by the profile."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import synth
+from synth.errors import SynthError
+from synth.runtime.profiling.profile_model import profile_layers
+
+WORDS, WIDTH = 16, 8
+ASIDE: dict[str, Any] = {}
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.drop = nn.Linear(WIDTH, WIDTH), nn.Dropout(0.2)
+        self.norm, self.aux = nn.BatchNorm1d(WIDTH), 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x + self.drop(torch.tanh(self.norm(self.linear(x).mT).mT))
+        self.aux = y.square().mean()  # type: ignore[assignment]
+        return y
+
+
+class Plain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = torch.tanh(self.linear(x))
+        return x + y
+
+
+class Calls(nn.Module):
+    """A layer of a module that others have, too."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, x: Tensor) -> Any:
+        return self.block(x)
+
+
+class Head(nn.Module):
+    """Ends in logits of a weight, and adds a loss that it finds elsewhere."""
+
+    def __init__(self, weight: Callable[[], Tensor], aux: Callable[[], Any] = lambda: 0.0) -> None:
+        super().__init__()
+        self.norm, self._weight, self._aux = nn.LayerNorm(WIDTH), weight, aux
+
+    def forward(self, x: Tensor, targets: Tensor) -> Any:
+        logits = F.linear(self.norm(x), self._weight())
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten()) + self._aux()
+
+
+class OwnHead(Head):
+    """Has the weight as a parameter."""
+
+    def __init__(self, weight: nn.Parameter, aux: Callable[[], Any] = lambda: 0.0) -> None:
+        super().__init__(lambda: self.weight, aux)
+        self.weight = weight
+
+
+class Masks(nn.Embedding):
+    """Leaves a mask in a global, which later layers read."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        ASIDE["mask"] = (ids > WORDS // 2)[..., None]
+        return super().forward(ids)
+
+
+class Masked(Plain):
+    def forward(self, x: Tensor) -> Tensor:
+        masked: Tensor = super().forward(x) * ASIDE.get("mask", 1)
+        return masked
+
+
+def hidden_weight() -> list[nn.Module]:
+    table = nn.Embedding(WORDS, WIDTH)
+    return [table, Plain(), Head(lambda: table.weight)]
+
+
+def attributes_of_another() -> list[nn.Module]:
+    table, block = nn.Embedding(WORDS, WIDTH), Block()
+    return [table, block, OwnHead(table.weight, lambda: block.aux)]
+
+
+def detached_attributes_of_another() -> list[nn.Module]:
+    table, block = nn.Embedding(WORDS, WIDTH), Block()
+    return [table, block, OwnHead(table.weight, lambda: torch.as_tensor(block.aux).detach())]
+
+
+def globals_of_all() -> list[nn.Module]:
+    table = Masks(WORDS, WIDTH)
+    return [table, Masked(), OwnHead(table.weight)]
+
+
+def shared_statistics() -> list[nn.Module]:
+    table, block = nn.Embedding(WORDS, WIDTH), Block()
+    return [table, Calls(block), Calls(block), OwnHead(table.weight)]
+
+
+def shared_parameters() -> list[nn.Module]:
+    table, block = nn.Embedding(WORDS, WIDTH), Plain()
+    return [table, Calls(block), Calls(block), Block(), OwnHead(table.weight)]
+
+
+def measured(layers: list[nn.Module]) -> list[str]:
+    ids = torch.randint(WORDS, (2, 6), generator=torch.Generator().manual_seed(0))
+    profile = profile_layers(layers, ids, ids.flip(1), warmup=0, iterations=1)
+    return list(profile.layer_profiles)
+
+
+OTHERS = "one micro-batch after the other .* a layer reads what another one keeps in a global"
+
+
+@pytest.mark.parametrize(
+    ("layers", "reason"),
+    [
+        (hidden_weight, r"layer Head.2 is trained through weight of layer Embedding.0, which is"),
+        (attributes_of_another, r"layer OwnHead.2 is trained through linear.weight of layer Blo"),
+        (detached_attributes_of_another, OTHERS),
+        (globals_of_all, OTHERS),
+        (shared_statistics, r"layers Calls.1 and Calls.2 share the buffer block.norm.running_mean"),
+    ],
+)
+def test_layers_that_share_what_ranks_do_not_are_refused(
+    layers: Callable[[], list[nn.Module]], reason: str
+) -> None:
+    torch.manual_seed(0)
+    with pytest.raises(SynthError, match=reason):
+        measured(layers())
+
+
+def test_shared_parameters_and_own_state_are_measured_and_stay() -> None:
+    torch.manual_seed(0)
+    layers = shared_parameters()
+    before = [p.clone() for layer in layers for p in layer.state_dict().values()]
+    assert measured(layers) == ["Embedding.0", "Calls.1", "Block.3", "OwnHead.4"]
+    after = [p for layer in layers for p in layer.state_dict().values()]
+    assert all(map(torch.equal, before, after))
+    assert all(p.grad is None for layer in layers for p in layer.parameters())
+
+
+class Whole(nn.Module):
+    """A model whose blocks share a module."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(WORDS, WIDTH)
+        self.blocks = nn.ModuleList(Calls(block) for _ in range(3))
+        self.head = nn.Linear(WIDTH, WORDS)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embed(ids)
+        for block in self.blocks:
+            x = block(x)
+        logits: Tensor = self.head(x)
+        return logits
+
+
+def test_blocks_of_a_whole_model_that_share_statistics_are_refused() -> None:
+    ids = torch.randint(WORDS, (2, 6), generator=torch.Generator().manual_seed(0))
+    layers = synth.cut_model(Whole(Block()), ids, ids)
+    with pytest.raises(SynthError, match=r"blocks.0 and blocks.1 share the buffer .*running_mean"):
+        profile_layers(layers, ids, ids, warmup=0, iterations=1)
+    layers = synth.cut_model(Whole(Plain()), ids, ids)
+    assert len(profile_layers(layers, ids, ids, warmup=0, iterations=1).layers) == 5
