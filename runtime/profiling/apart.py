@@ -6,6 +6,7 @@ with running statistics in several layers. On ranks each of them has a copy of i
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from math import isfinite
 from typing import Any
 
@@ -25,7 +26,7 @@ _TOLERANCE = 1e-5
 
 
 def check_apart(
-    calls: Sequence[LayerCall], names: Sequence[str], batches: Sequence[MicroBatch]
+    calls: Sequence[LayerCall], names: Sequence[str], batch: MicroBatch, other: MicroBatch
 ) -> None:
     """Compare two micro-batches one after the other with two layer by layer, as ranks run them.
 
@@ -34,13 +35,15 @@ def check_apart(
     Args:
         calls: the layers in order.
         names: of the layers.
-        batches: two micro-batches.
+        batch: a micro-batch.
+        other: another one of its form; if the layers cannot take it, the same one is run twice.
 
     Raises:
         SynthError: the losses differ, a layer's backward reaches parameters of another one that it
             has not registered, or forwards change a buffer that several layers have.
     """
     modules = [call.module for call in calls]
+    batches = [batch, other if _can_take(calls, other) else batch]
     before = [(p, p.grad) for module in modules for p in module.parameters()]
     try:
         with unchanged(*modules), torch.random.fork_rng(), torch.no_grad():
@@ -58,6 +61,17 @@ def check_apart(
                 f"keeps in a global, an attribute or a shared module, which it has not on another "
                 f"rank: pass that on as an output, or put the layers into one"
             )
+
+
+def _can_take(calls: Sequence[LayerCall], batch: MicroBatch) -> bool:
+    with (
+        suppress(Exception),  # of any class: the batch may be one that the user's code refuses
+        unchanged(*[call.module for call in calls]),
+        torch.random.fork_rng(),
+        torch.no_grad(),
+    ):
+        return isfinite(_chained(calls, 0, batch))
+    return False
 
 
 def _chained(calls: Sequence[LayerCall], number: int, batch: MicroBatch) -> float:

@@ -239,15 +239,13 @@ class _ModelProfiler:
         seconds = sum(p.time_us[OpKind.F].median_us + p.time_us[OpKind.BW].median_us
                       for p in profiles) / 1e6  # fmt: skip
         if self._device.type == "cpu" and seconds <= _LONGEST_STEP_S:
-            check_apart(source.calls, source.names, (batch, self._other(source, batch)))
+            check_apart(source.calls, source.names, batch, self._other(source, batch))
 
     def _other(self, source: LayerSource, batch: MicroBatch) -> MicroBatch:
-        """Return another micro-batch; of a program's own the same, its samples in another order."""
-        if not self._workload.runnable:
-            return MicroBatch(*pytree.tree_map_only(Tensor, _turned, tuple(batch)))
-        if self._workload.inputs is not None:
-            return InputFunction(self._workload.inputs).of(1)
-        return random_tokens(source.calls[0].module, self._workload, _SEED + 1)
+        """Return other token ids; of other inputs the same, with the samples in another order."""
+        if self._workload.runnable and self._workload.inputs is None:
+            return random_tokens(source.calls[0].module, self._workload, _SEED + 1)
+        return MicroBatch(*pytree.tree_map_only(Tensor, _turned, tuple(batch)))
 
     def _profile_layer(
         self, sample: Sample, pace: ProfilingPace, left: dict[str, int]
