@@ -1,7 +1,8 @@
-"""Checks of the sizes of built-in models."""
+"""Checks of the sizes of models."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from synth.errors import SynthError
 
@@ -34,3 +35,23 @@ def check_tokens(tokens_BT: Tensor, context_length: int) -> None:
             f"a sequence of {tokens_BT.shape[1]} tokens exceeds context_length = {context_length}; "
             "shorten the sequence or raise context_length"
         )
+
+
+def check_has_sizes(module: nn.Module, name: str) -> None:
+    """Check that no parameter or buffer waits for its first forward to get its size.
+
+    Args:
+        module: a layer, or a whole model.
+        name: what an error calls it.
+    """
+    lazy = next((part for part in module.modules() if _is_lazy(part)), None)
+    if lazy is not None:
+        raise SynthError(
+            f"{name} has a {type(lazy).__name__}, whose sizes are unknown until its first "
+            f"forward: give the sizes, or run it once before you return it"
+        )
+
+
+def _is_lazy(module: nn.Module) -> bool:
+    own = (*module.parameters(recurse=False), *module.buffers(recurse=False))
+    return any(map(is_lazy, own))

@@ -15,6 +15,7 @@ from synth.errors import Mismatch, SynthError
 from ..conversion import Conversion
 from ..dtypes import dtype_of
 from ..seeds import derive_seed, seeded
+from .checks import check_has_sizes
 from .cut import CutModel, cut_model
 from .empty import allocate_parameters, empty_parameters, lost_tensors
 from .hugging_face import convert_weights, is_hugging_face, load_config, make_whole
@@ -65,6 +66,7 @@ def each_layer(spec: ModelSpec) -> Iterator[nn.Module]:
                 f"{spec.factory} returned a {type(layer).__name__} as layer {index}; "
                 "every layer needs to be an nn.Module: wrap functions in one"
             )
+        check_has_sizes(layer, f"layer {index} of {spec.factory}")
         yield layer
         index += 1
     if index == 0:

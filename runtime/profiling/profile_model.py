@@ -20,6 +20,7 @@ from synth.units import format_bytes
 
 from ..execution.gradients.all_reduce import is_sharded
 from ..input_function import InputFunction, MicroBatch
+from ..models.checks import check_has_sizes
 from ..optimize import commit_bytes
 from ..state.module_state import unchanged
 from ..world import prepare_device
@@ -116,6 +117,8 @@ def profile_layers(
         raise SynthError("there are no layers to measure; give one at least")
     if not isinstance(layers, Iterable) or not all(isinstance(x, nn.Module) for x in layers):
         raise SynthError(f"layers is {layers!r:.60}; give a list of modules")
+    for index, layer in enumerate(layers):
+        check_has_sizes(layer, f"layer {index}")
     batch = MicroBatch(inputs, targets)
     workload = Workload(
         model=name,

@@ -165,10 +165,10 @@ def _rise(action: Callable[[], None], device: torch.device) -> int:
 
 def _left_to_b(sample: Sample) -> dict[str, int]:
     """The elements of weight gradients that B computes, by the sub-modules that have them."""
-    stage = sample.stage()
+    stage, gradients = sample.stage(), _output_gradients(sample)
     for _ in range(2):  # the first backward shows what can wait
         sample.forward(stage, sample.copy_of_x())
-        stage.backward_input(0, _output_gradients(sample))
+        stage.backward_input(0, gradients)
         deferred = {id(p) for p in stage.deferred(0)}
         stage.backward_weight(0)
     left: Counter[str] = Counter()

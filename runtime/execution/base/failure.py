@@ -13,6 +13,14 @@ _CLOSED = re.compile(
 )
 
 
+# Autograd's own hint is about finding the operation, which is a forward of a later micro-batch.
+_CHANGED = "has been modified by an inplace operation"
+_WAY_OUT = (
+    "; while several micro-batches are under way, a forward must not change in place what the "
+    "backward of an earlier one needs, such as a weight or a buffer: use a copy (`clone`) of it"
+)
+
+
 def describe_failure(error: BaseException) -> str:
     """Return an error's message, without the library's source paths and advice.
 
@@ -20,6 +28,8 @@ def describe_failure(error: BaseException) -> str:
     """
     text = re.sub(r"\[/[^\]]*\]\s*", "", str(error))
     text = text.split(" This is typically caused", 1)[0].split(" This may be", 1)[0].strip(" .")
+    if _CHANGED in text:
+        text = text.split(" Hint: enable anomaly", 1)[0].strip(" .") + _WAY_OUT
     if text and isinstance(error, SynthError | RuntimeError | OSError):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -10,6 +10,7 @@ from torch import nn
 from synth.errors import SynthError
 
 from ...state.module_state import unchanged
+from ..checks import check_has_sizes
 from ..empty import has_empty_parameters
 from .blocks import closed_modules, find_blocks, named_pieces
 from .check import check_pieces
@@ -52,6 +53,7 @@ def cut_model(
         SynthError: no blocks are found, the forward cannot be followed, or the pieces do not
             compute what the whole model does.
     """
+    check_has_sizes(model, type(model).__name__)
     if check and has_empty_parameters(model):
         raise SynthError(
             "the parameters of the model have no values yet, so its pieces cannot be compared with "

@@ -64,7 +64,8 @@ class SharingModel(nn.Module):
         self.blocks = nn.ModuleList(Sharing(place) for place in range(4))
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        skips, state = ([], {}), UserDict[str, Any]()
+        skips: tuple[list[Tensor], dict[str, Any]] = ([], {})
+        state = UserDict[str, Any]()
         for block in self.blocks:
             x = block(x, skips, state=state)
         assert not skips[0]

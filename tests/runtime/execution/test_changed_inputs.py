@@ -174,3 +174,26 @@ def test_layers_that_change_their_dictionaries_and_targets_are_measured() -> Non
     assert torch.equal(targets, torch.ones(3, WIDTH)) and list(given) == ["x", "scale"]
     halves = profile.layer_profiles["Halves.1"]
     assert halves.recompute_saved_bytes == halves.saved_bytes + halves.output_bytes
+
+
+class Averaged(nn.Module):
+    """Has a frozen copy of its weights that each forward moves, which a backward needs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.average = nn.Linear(WIDTH, WIDTH).requires_grad_(False)
+
+    def forward(self, given: dict[str, Tensor]) -> dict[str, Tensor]:
+        with torch.no_grad():
+            self.average.weight.lerp_(self.linear.weight, 0.1)
+        x = torch.tanh(self.linear(given["x"]))
+        return {"x": x + self.average(x), "scale": given["scale"]}
+
+
+def test_a_weight_that_a_backward_needs_and_a_later_forward_changes_is_named_so() -> None:
+    layers = made(Averaged(), Takes())
+    batch = (numbers(0), torch.ones(3, WIDTH))
+    assert len(profile_layers(layers, *batch, warmup=0, iterations=1).layers) == 2
+    with pytest.raises(RunFailure, match=r"while several micro-batches are under way.*`clone`\)"):
+        RankThreads().run(trained, 2, "1f1b", layers)

@@ -24,7 +24,7 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = x + self.drop(torch.tanh(self.norm(self.linear(x).mT).mT))
-        self.aux = y.square().mean()  # type: ignore[assignment]
+        self.aux = y.square().mean()
         return y
 
 
@@ -64,7 +64,7 @@ class Head(nn.Module):
 class OwnHead(Head):
     """Has the weight as a parameter."""
 
-    def __init__(self, weight: nn.Parameter, aux: Callable[[], Any] = lambda: 0.0) -> None:
+    def __init__(self, weight: Tensor, aux: Callable[[], Any] = lambda: 0.0) -> None:
         super().__init__(lambda: self.weight, aux)
         self.weight = weight
 
@@ -148,6 +148,19 @@ def test_shared_parameters_and_own_state_are_measured_and_stay() -> None:
     after = [p for layer in layers for p in layer.state_dict().values()]
     assert all(map(torch.equal, before, after))
     assert all(p.grad is None for layer in layers for p in layer.parameters())
+
+
+def test_layers_without_sizes_are_refused() -> None:
+    ids = torch.zeros(2, 6, dtype=torch.long)
+    layers = [
+        nn.Embedding(WORDS, WIDTH),
+        nn.LazyLinear(WIDTH),
+        OwnHead(nn.Parameter(torch.ones(2))),
+    ]
+    with pytest.raises(SynthError, match="layer 1 has a LazyLinear, whose sizes are unknown"):
+        profile_layers(layers, ids, ids, warmup=0, iterations=1)
+    with pytest.raises(SynthError, match="Sequential has a LazyLinear, whose sizes are unknown"):
+        synth.cut_model(nn.Sequential(*layers), ids, ids)
 
 
 class Whole(nn.Module):
