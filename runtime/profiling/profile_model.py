@@ -40,7 +40,7 @@ from .variants import measured_variants
 _SEED = 0
 _MOST_NAMES = 4
 # Of F and BW of all layers, which are run four times to see whether they share what they must not.
-_LONGEST_STEP_S = 10.0
+_LONGEST_STEP_S = 3.0
 _WHOLE = "; whole on each process"
 
 
