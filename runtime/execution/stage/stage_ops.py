@@ -28,6 +28,7 @@ from .offload_ops import OffloadOps, Work
 from .stage_output import versions_of
 
 _Run = Callable[[int, ForwardInput], Any]
+_NO_SLOT = -1  # of the first stage's inputs
 
 
 class StageOps:
@@ -58,11 +59,12 @@ class StageOps:
         stage = self._stages[op.stage]
         run = stage.forward_light if op[1:] in self._rebuilt else stage.forward
         give = self._giving(op)
+        source = self._slots.of(ValueKind.ACT, op.stage - 1, op) if op.stage else _NO_SLOT
         if stage.is_last:
-            work = partial(self._forward_to_loss, op, run, give)
+            work = partial(self._forward_to_loss, op, run, give, source)
         else:
             made = self._slots.of(ValueKind.ACT, op.stage, op)
-            work = partial(self._forward, op, run, give, made)
+            work = partial(self._forward, op, run, give, source, made)
         if op[1:] not in self._rebuilt or op[1:] in self._replayed:
             return work
         left = self._slots.of(ValueKind.REPLAY_INPUT, op.stage, op)
@@ -124,23 +126,17 @@ class StageOps:
 
         return give
 
-    def _forward(self, op: Op, run: _Run, give: Callable[[], ForwardInput], made: int) -> None:
+    def _forward(
+        self, op: Op, run: _Run, give: Callable[[], ForwardInput], source: int, made: int
+    ) -> None:
         outputs = run(op.microbatch, give())
         table = self._table
-        self._end_watch(op)
+        # Nothing else reads an input that a stage of this rank gave, so F may have changed it.
+        table.versions.pop((op.stage - 1, source), None)
         table.shapes[op.microbatch][op.stage].check(outputs, op.stage)
         table.values[made] = given = tuple([y.contiguous() for y in outputs])
         self._check_unchanged(op.stage)
         table.versions[op.stage, made] = versions_of(given)
-
-    def _end_watch(self, op: Op) -> None:
-        """Let the input of an F, which a stage of this rank gave, go unwatched from now on.
-
-        Nothing else reads it, so F may have changed it in place.
-        """
-        if op.stage:
-            source = self._slots.of(ValueKind.ACT, op.stage - 1, op)
-            self._table.versions.pop((op.stage - 1, source), None)
 
     def _check_unchanged(self, stage: int) -> None:
         """Refuse that a forward changes an output of an earlier one that is still needed."""
@@ -157,10 +153,12 @@ class StageOps:
                     f"micro-batch, which may not have been sent yet: let it give a copy (`clone`)"
                 )
 
-    def _forward_to_loss(self, op: Op, run: _Run, give: Callable[[], ForwardInput]) -> None:
+    def _forward_to_loss(
+        self, op: Op, run: _Run, give: Callable[[], ForwardInput], source: int
+    ) -> None:
         microbatch = op.microbatch
         found, terms = run(microbatch, give()), self._table.terms
-        self._end_watch(op)
+        self._table.versions.pop((op.stage - 1, source), None)
         if not terms.with_loss:
             return
         (loss,) = found
