@@ -3,11 +3,11 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import model_validator
 
 from synth.costs.stage_costs import StageCosts
 from synth.costs.stage_ties import StageTie
@@ -56,6 +56,8 @@ class Costs(Record):
     each stage has parameters of its own (`untied`).
     """
 
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("ties",)
+
     stages: tuple[StageCosts, ...]
     links: Links = Links()
     ties: tuple[StageTie, ...] = ()
@@ -75,14 +77,6 @@ class Costs(Record):
                         f"of it {tie.static_bytes}; they are a part of the stage's"
                     )
         return self
-
-    @model_serializer(mode="wrap")
-    def _without_no_ties(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out ties where there are none, as earlier versions did."""
-        fields: dict[str, Any] = handler(self)
-        if not self.ties:
-            fields.pop("ties", None)
-        return fields
 
     @property
     def num_stages(self) -> int:

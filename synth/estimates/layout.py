@@ -2,9 +2,9 @@
 
 from enum import StrEnum
 from math import ceil, gcd
-from typing import Annotated, Any
+from typing import Annotated, ClassVar
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field
 
 from synth.errors import SynthError
 from synth.estimates.model_shape import ModelShape
@@ -131,6 +131,8 @@ class Layout(Record):
             bfloat16 (Megatron-LM's `--fp8-param-gather`).
     """
 
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("expert_tensor", "narrow_gather")
+
     seq_len: _Tokens
     micro_batch_size: _Tokens = 1
     tensor: _Size = 1
@@ -143,16 +145,6 @@ class Layout(Record):
     sharding: Sharding = Sharding.ZERO1
     recompute: Recompute = Recompute.NONE
     narrow_gather: bool = False
-
-    @model_serializer(mode="wrap")
-    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what is as in earlier versions: whole experts, and bfloat16 parameters."""
-        fields: dict[str, Any] = handler(self)
-        if not self.narrow_gather:
-            fields.pop("narrow_gather", None)
-        if self.expert_tensor == 1:
-            fields.pop("expert_tensor", None)
-        return fields
 
     def check(self, shape: ModelShape) -> None:
         """Refuse sizes that do not go together, or that a model does not admit.

@@ -1,14 +1,8 @@
 """The profile of a layer: its times, its bytes, and how long its tensors are needed."""
 
-from typing import Annotated, Any, Self
+from typing import Annotated, ClassVar, Self
 
-from pydantic import (
-    Field,
-    GetJsonSchemaHandler,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -143,6 +137,14 @@ class LayerProfile(Record):
     add up the layer's gradients, once per step, over links of their own.
     """
 
+    LEFT_OUT: ClassVar[tuple[str, ...]] = (
+        "output_gradient_bytes",
+        "recompute_saved_bytes",
+        "variants",
+        "pair_us",
+        "reduce_us",
+    )
+
     time_us: dict[OpKind, Timing]
     parameter_bytes: _Bytes
     gradient_bytes: _Bytes
@@ -185,22 +187,6 @@ class LayerProfile(Record):
                 raise ValueError(f"{name} has {', '.join(unknown)}, which no layer is measured for")
         check_held_until(self.input_until, self.output_until, self.gradient_until)
         return self
-
-    @model_serializer(mode="wrap")
-    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what is as in earlier versions: no variants, pairs or further bytes."""
-        fields: dict[str, Any] = handler(self)
-        if self.output_gradient_bytes is None:
-            fields.pop("output_gradient_bytes", None)
-        if not self.variants:
-            fields.pop("variants", None)
-        if self.pair_us is None:
-            fields.pop("pair_us", None)
-        if not self.reduce_us:
-            fields.pop("reduce_us", None)
-        if not self.recompute_saved_bytes:
-            fields.pop("recompute_saved_bytes", None)
-        return fields
 
     @property
     def static_bytes(self) -> int:

@@ -12,9 +12,9 @@ pipeline (2 pipelines of 2 ranks, each a group of 2):
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, ClassVar, NamedTuple, Self
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field
 
 from synth.errors import SynthError
 from synth.records.record import Record
@@ -30,6 +30,8 @@ class DeviceGroup(Record):
     no devices; neither do those that divide each expert.
     """
 
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("expert_tensor",)
+
     tensor: _Size = Field(default=1, description="devices that divide the layers' matrices")
     sequence: bool = Field(
         default=False, description="the tensor group divides what is between the matrices, too"
@@ -40,14 +42,6 @@ class DeviceGroup(Record):
         default=None, description="devices that divide each expert; None: not known to have experts"
     )
     data: _Size = Field(default=1, description="data-parallel pipelines that were counted on")
-
-    @model_serializer(mode="wrap")
-    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what is as in earlier versions: no division of experts."""
-        fields: dict[str, Any] = handler(self)
-        if self.expert_tensor is None:
-            fields.pop("expert_tensor", None)
-        return fields
 
     @property
     def parts_of_expert(self) -> int:

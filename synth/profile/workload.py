@@ -1,15 +1,8 @@
 """The profiled workload: the model, its inputs and its optimizer, as a run needs them."""
 
-from typing import Annotated, Any
+from typing import Annotated, ClassVar
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    PlainSerializer,
-    SerializerFunctionWrapHandler,
-    WithJsonSchema,
-    model_serializer,
-)
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from synth.errors import SynthError
 from synth.profile.links import MOST_RANKS
@@ -60,6 +53,14 @@ _Dtype = Annotated[str, BeforeValidator(_read_dtype)]
 class Workload(Record):
     """The profiled workload: everything that is needed to build the model and a micro-batch."""
 
+    LEFT_OUT: ClassVar[tuple[str, ...]] = (
+        "inputs",
+        "autocast",
+        "recomputed_layers",
+        "cut",
+        "group",
+    )
+
     model: PlainText = Field(description="a built-in name, or module:function of the user's own")
     arguments: ModelArguments = Field(default_factory=dict)
     micro_batch_size: int = Field(gt=0, lt=_TOO_MANY)
@@ -90,13 +91,6 @@ class Workload(Record):
     runnable: bool = Field(
         default=True, description="false for a published profile without code to run"
     )
-
-    @model_serializer(mode="wrap")
-    def _without_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Workloads without them read and count as they did before there were any."""
-        fields: dict[str, Any] = handler(self)
-        optional = ("inputs", "autocast", "recomputed_layers", "cut", "group")
-        return {name: value for name, value in fields.items() if name not in optional or value}
 
     @property
     def unit(self) -> str:

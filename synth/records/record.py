@@ -10,7 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
 from synth.errors import SynthError
 from synth.records.safe_read import (
@@ -42,9 +48,24 @@ _NO_STDOUT = "- as a name would mean stdout, which has this command's answer"
 
 
 class Record(BaseModel):
-    """A frozen record; values are checked when it is made and trusted afterwards."""
+    """A frozen record; values are checked when it is made and trusted afterwards.
+
+    JSON leaves out the fields of `LEFT_OUT` where they have their defaults, as in the files of
+    earlier versions, which had no such fields.
+    """
+
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ()
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = handler(self)
+        for name in self.LEFT_OUT:
+            default = type(self).model_fields[name].get_default(call_default_factory=True)
+            if getattr(self, name) == default:
+                fields.pop(name, None)
+        return fields
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some fields changed, validated again."""

@@ -5,15 +5,9 @@ that a bound can be proven without the rest of the search (`synth.solver.bounds.
 """
 
 from enum import StrEnum
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, ClassVar, NamedTuple, Self
 
-from pydantic import (
-    Field,
-    PositiveInt,
-    SerializerFunctionWrapHandler,
-    field_validator,
-    model_serializer,
-)
+from pydantic import Field, PositiveInt, field_validator
 
 from synth.records.record import Record
 
@@ -111,6 +105,15 @@ class Certificate(Record):
         layer_runs: the bound is proven for all partitions that hold one of them.
     """
 
+    LEFT_OUT: ClassVar[tuple[str, ...]] = (
+        "ranks",
+        "num_micro_batches",
+        "forward_spacings",
+        "idle_times",
+        "layer_runs",
+        "partitions",
+    )
+
     prover: ProverName
     relaxation: Relaxation = Relaxation.SPLIT
     ranks: _Ranks = ()
@@ -119,11 +122,6 @@ class Certificate(Record):
     idle_times: tuple[IdleTime, ...] = Field(default=(), max_length=MOST_PARTS)
     layer_runs: tuple[LayerRun, ...] = Field(default=(), max_length=MOST_PARTS)
     partitions: tuple["PartitionProof", ...] = Field(default=(), max_length=MOST_PARTS)
-
-    @model_serializer(mode="wrap")
-    def _short(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out fields that do not apply."""
-        return {key: value for key, value in whole(self).items() if value not in (None, (), [])}
 
     @property
     def words(self) -> str:
