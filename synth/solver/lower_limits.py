@@ -11,7 +11,7 @@ that all its micro-batches save; each further one has a fixed share of the saved
 from collections.abc import Iterator
 
 from synth.errors import SynthError
-from synth.families import generate, names_on, reads_limits
+from synth.families import family_of, generate, names_on
 from synth.schedule.model import Schedule
 from synth.solver.infeasibility import needed_bytes
 from synth.solver.problem import Problem
@@ -46,7 +46,7 @@ def lower_limits(problem: Problem) -> Iterator[tuple[int, ...]]:
 def made_for_lower_limits(problem: Problem) -> Iterator[tuple[str, Schedule]]:
     """Yield the schedules of families that read the limits, with their names."""
     where = problem.placement
-    names = [name for name in names_on(where) if reads_limits(name)]
+    names = [name for name in names_on(where) if family_of(name).reads_limits]
     for limits in lower_limits(problem) if names else ():
         for name in names:
             try:

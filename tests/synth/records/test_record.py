@@ -30,7 +30,11 @@ class _Later(Record):
 
 def test_json_has_a_later_field_only_where_it_is_not_at_its_default() -> None:
     assert _Later().model_dump_json() == '{"count":0}'
-    assert _Later(share=0, table={"a": 1}).model_dump() == {"count": 0, "share": 0, "table": {"a": 1}}
+    assert _Later(share=0, table={"a": 1}).model_dump() == {
+        "count": 0,
+        "share": 0,
+        "table": {"a": 1},
+    }
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
