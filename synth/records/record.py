@@ -314,7 +314,6 @@ def check_outputs(*outputs: Path | None, inputs: Iterable[Path | str | None] = (
     """Refuse output paths, of those that are given, before work is spent on what they should hold.
 
     Args:
-        outputs: the output paths.
         inputs: the files that are read, which must not be lost.
 
     Raises:

@@ -136,7 +136,6 @@ class _Fit(NamedTuple):
             best: to compare with; None: there is none yet.
             most_us: the longest period allowed.
             below_us: the period must be below this.
-            objective: of the value.
         """
         if most_us is not None and self.period_us > most_us:
             return best
@@ -158,7 +157,6 @@ def _in_order(network: OrderNetwork, places: _Places) -> _Fit:
 
     Args:
         network: with the times.
-        places: the order.
     """
     ranks = network.ranks
     arrives = [own.arrives for own in ranks]

@@ -74,7 +74,6 @@ def fitted_to_memory(setting: Setting, order: list[list[Op]], peak: int) -> Prog
 
     Args:
         setting: with placement `v`.
-        order: the drawn order.
         peak: the limit of a rank, in activations of its mean stage; if the order itself holds more,
             that.
     """

@@ -91,7 +91,6 @@ class ListedTrials:
         """Yield trials on many cuts of one placement: those given, and the one of the least bound.
 
         Args:
-            candidate: the placement.
             ends_descent: ends the moves of layers that lower the bound.
             should_stop: ends the search.
             charge: told of the ops that were placed.

@@ -131,7 +131,6 @@ class PublishedCuts:
         """Yield a family's schedule on its best partition, then with its best layers.
 
         Args:
-            name: of the family.
             candidate: its placement.
             charge: told of the ops that were simulated.
             step: which partitions are tried.

@@ -251,7 +251,6 @@ def _merged(
         best: the published schedule.
         others: what the search for orders without pairs found.
         options: with the gap that is good enough.
-        clock: of both.
         is_over: that search has ended by itself, or by a bound.
     """
     result, trials = others.result, others.trials

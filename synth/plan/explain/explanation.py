@@ -92,7 +92,6 @@ def explain(
     """Explain a verified plan, and compute what changes would give.
 
     Args:
-        plan: a verified plan.
         timeline: its simulation.
         options: the workers, and the time limit of all what-ifs together.
         profile: the plan's, for moved and recomputed layers.

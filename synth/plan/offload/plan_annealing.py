@@ -61,7 +61,6 @@ class PlanAnnealing:
         """Improve the best few plans for a share of the remaining time.
 
         Args:
-            share: of the remaining time.
             is_over: asked before each round.
             on_found: takes better plans.
         """

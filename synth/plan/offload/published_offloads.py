@@ -113,7 +113,6 @@ class PublishedOffloads:
         of a single candidate may be given.
 
         Args:
-            until_s: the moment.
             until_one_s: the moment as long as none fits.
         """
         space, problem = self.space, self.space.problem

@@ -81,7 +81,6 @@ def page(
     """Render charts, one above the other, on one time axis.
 
     Args:
-        title: the title of the page.
         charts: from the top.
         by_rank: the rows of a rank stand under each other, instead of those of a schedule.
         menu: to choose from the charts; None: all are shown.

@@ -50,7 +50,6 @@ def outlines(heights: Floats, edges: Floats, bottom: float) -> list[list[XY]]:
     Args:
         heights: the height of each area in pixels, [area][column].
         edges: the edges of the columns in pixels.
-        bottom: the base.
     """
     runs = _runs(heights)
     across = edges[[*runs, len(edges) - 1]]

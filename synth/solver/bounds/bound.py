@@ -138,7 +138,6 @@ def rank_by_rank(
 
     Args:
         ranks: those that may prove most first.
-        first_share: the share of the time for the first of them.
         limit_s: for all ranks.
         prove: bounds by a rank within a limit; returns the bound and the seconds spent.
     """

@@ -40,7 +40,6 @@ def _place(
     """Place all ops; return the time of those for which there is no room, in intervals.
 
     Args:
-        a: the ops.
         now: its `starts` are set.
         interval: in µs.
         num_placed: scratch, by rank.

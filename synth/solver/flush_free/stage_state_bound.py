@@ -44,8 +44,6 @@ def stage_state_bound_us(
 
     Args:
         instance: the problem's instance, relaxed for fusion.
-        index: the copy.
-        known_us: a known bound.
 
     Returns:
         At least the known bound, which is the answer where memory is no limit or the states are too

@@ -92,8 +92,6 @@ class StashedVersions:
         """The bytes of a copy's second version at those runs of x that follow an update.
 
         Args:
-            index: the copy.
-            updated: the copy of the update.
             x: an op of their rank.
             after: x is W of `updated`, and has run.
         """

@@ -122,7 +122,6 @@ class Annealing:
         """Yield verified candidates, each better than those before, until effort or time is spent.
 
         Args:
-            units: the effort.
             should_stop: polled after every `units_per_look` units of effort, about.
             least_us: a lower bound, at which the search ends.
         """
