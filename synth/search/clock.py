@@ -43,7 +43,7 @@ class Clock:
         return time.monotonic() - self._began
 
     def grant(self, seconds: float) -> None:
-        """Count seconds that a part of the search may take."""
+        """Count seconds that a part of the search may take; they matter if it is deterministic."""
         self.granted_s += seconds
 
     def left_s(self, until_s: float | None = None) -> float:

@@ -171,4 +171,4 @@ class PublishedOffloads:
         self.on_found(problem, found)
 
     def _charge(self, ops: int) -> None:
-        self.clock.grant(ops / OFFLOAD.ops_per_s if self.clock.is_deterministic else 0.0)
+        self.clock.grant(ops / OFFLOAD.ops_per_s)
