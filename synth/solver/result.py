@@ -1,7 +1,8 @@
 """The answer of a search: schedule, bound, baselines, and the reason why it ended."""
 
 import math
-from dataclasses import dataclass, fields
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
 
 from synth.objective import BoundScope
 from synth.schedule.files.certificate import Certificate
@@ -36,6 +37,33 @@ class Baseline:
     mean_work_us: float = 0.0
     offloads: bool = False
     partition: tuple[int, ...] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        line: Timeline,
+        peak_bytes: tuple[int, ...],
+        *,
+        fits: bool,
+        keeps_saved: bool = True,
+    ) -> "Baseline":
+        """Return the figures of a simulated schedule."""
+        return cls(
+            name,
+            line.makespan_us,
+            line.period_us,
+            max(line.work_us),
+            peak_bytes,
+            fits,
+            keeps_saved,
+            line.mean_work_us,
+            line.lowered.schedule.offloads,
+        )
+
+    def is_in(self, others: Iterable["Baseline"]) -> bool:
+        """True if one of some others differs from it in the name alone."""
+        return any(replace(self, name=other.name) == other for other in others)
 
 
 @dataclass(frozen=True)

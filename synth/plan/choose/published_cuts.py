@@ -246,16 +246,11 @@ class _Rows:
 
 def baseline_of(name: str, found: PublishedVariant) -> Baseline:
     """Return the row of a schedule on its best partition."""
-    line = found.timeline
-    return Baseline(
+    row = Baseline.of(
         name,
-        line.makespan_us,
-        period_us=line.period_us,
-        work_us=max(line.work_us),
-        peak_bytes=found.peaks_bytes,
+        found.timeline,
+        found.peaks_bytes,
         fits=found.score.fits,
         keeps_saved=found.lowered.schedule.keeps_saved,
-        mean_work_us=line.mean_work_us,
-        offloads=found.lowered.schedule.offloads,
-        partition=found.variant.sizes,
     )
+    return replace(row, partition=found.variant.sizes)
