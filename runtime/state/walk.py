@@ -151,7 +151,6 @@ class StateWalk:
         """Begin at the roots.
 
         Args:
-            roots: the first objects.
             known: the ids of objects that are not walked.
             is_passed_over: tells, given a holder and a key, that what is there is not walked.
         """

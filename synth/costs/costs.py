@@ -176,7 +176,6 @@ class Costs(Record):
         clusters of workstations"): a reduce-scatter and an all-gather, one after the other.
 
         Args:
-            ranks: those that hold the stage.
             is_alone: it is the only stage of its only rank.
             held: the stages that each of these ranks holds.
 

@@ -36,8 +36,6 @@ def calibrate(runs: Sequence[PublishedRun], device: str, software: str, source: 
 
     Args:
         runs: the measured steps.
-        device: the name of the device.
-        software: the name of the training program.
         source: what the runs are from, for display.
 
     Raises:

@@ -232,7 +232,6 @@ def judged_plan(
     """Return a layout with the plan of its pipeline.
 
     Args:
-        layout: its sizes.
         bounds: of its groups.
         schedule: its name.
         placement: of its stages, in words.

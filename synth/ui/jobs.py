@@ -72,7 +72,6 @@ class Job:
 
         Args:
             work: reports with `tell`.
-            kind: what is searched.
             limit_s: seconds after which it is stopped.
             alone_s: seconds that it goes on without anyone who follows it; None: always.
         """

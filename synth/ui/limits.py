@@ -121,7 +121,6 @@ def public(
     """Return the limits for visitors; what is None has its default.
 
     Args:
-        search_s: the longest search.
         work_s: seconds of work that a visitor gets in ten minutes.
     """
     most_ops = most_ops or _MOST_OPS

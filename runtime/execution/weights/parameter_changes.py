@@ -46,7 +46,6 @@ def check_in_place(
     """Refuse parameters whose memory is another one than the pipeline's.
 
     Args:
-        module: its module, for the names.
         resting: their tensors in the pipeline's memory.
     """
     for parameter, own in zip(known, resting, strict=True):

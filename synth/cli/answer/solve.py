@@ -44,7 +44,6 @@ def as_text(
     """Return the tables and the lines between them.
 
     Args:
-        request: what was asked for.
         plan: the result's plan.
         more: follows the first table.
         has_all_rows: the first table has all published schedules, not only those that matter.
@@ -155,7 +154,6 @@ def worth_showing(rivals: list[Baseline], objective: Objective, found_us: int) -
     One that does not fit is among them if there is any.
 
     Args:
-        rivals: the published schedules.
         objective: what their times are measured by.
     """
     if len(rivals) <= _SHOWN + _NOT_WORTH_A_LINE:

@@ -73,7 +73,6 @@ class MovingFamilies:
 
         Args:
             problem: one on the same ranks; its placement and partition do not matter.
-            clock: that of the whole search.
             is_free: any partition; else the balanced one, and equal numbers of layers.
             has_layers: layers may be recomputed, for schedules that do not fit without.
         """

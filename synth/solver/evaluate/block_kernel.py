@@ -129,7 +129,6 @@ def anneal(
     """Try moves at one temperature; return the costs of the block reached and of the best one.
 
     Args:
-        a: the ops.
         now: the block to begin from, which is changed.
         best: the best block known, which is replaced by better ones.
         costs: of both; infinite where they are not known.

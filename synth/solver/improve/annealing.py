@@ -173,7 +173,6 @@ class Annealing:
 
         Args:
             hottest: the first temperature, in mean op durations.
-            done_share: the share of the round that is over.
         """
         looks, factor = 0, ANNEALING.coldest_of_long / hottest
         num_moves = max(1, ANNEALING.units_per_temperature // self.table.num_ops)
