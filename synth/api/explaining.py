@@ -16,15 +16,6 @@ from synth.schedule.files.plan_file import Plan
 from synth.solver.options import SolveOptions
 
 
-class _ExplainArguments(Record):
-    """The arguments of `explain` that have limits or are read."""
-
-    profile: ProfileSource | None
-    link: LinkTexts
-    time_limit: TimeLimit
-    workers: AtOnce | None
-
-
 @named_as_arguments
 def explain(
     plan: AnyPath | Plan,
@@ -56,12 +47,5 @@ def explain(
         >>> explained = synth.explain("plan.json", time_limit=5)
         >>> explained.sentence, explained.idle[0].memory_us
     """
-    given = from_values(_ExplainArguments, locals())
-    plan = loaded_plan(plan)
-    options = SolveOptions(time_limit_s=given.time_limit, workers=given.workers)
-    _, timeline = plan.check()
-    measured, stop = costs_of(plan, given.profile, given.link, {}, {}), threading.Event()
-    try:
-        return explain_checked(plan, timeline, options, measured, stop)
-    finally:
-        stop.set()
+    with examining(plan, from_values(PlanArguments, locals())) as examined:
+        return explain_checked(*examined)

@@ -16,13 +16,9 @@ from synth.schedule.files.plan_file import Plan
 from synth.solver.options import SolveOptions
 
 
-class _ProofArguments(Record):
+class _ProofArguments(PlanArguments):
     """The arguments of `prove` that have limits or are read."""
 
-    profile: ProfileSource | None
-    link: LinkTexts
-    time_limit: TimeLimit
-    workers: AtOnce | None
     all_provers: Flag
 
 
@@ -65,11 +61,5 @@ def prove(
         >>> proof.is_proven, proof.holds_for, proof.on_trust
     """
     given = from_values(_ProofArguments, locals())
-    plan = loaded_plan(plan)
-    options = SolveOptions(time_limit_s=given.time_limit, workers=given.workers)
-    _, timeline = plan.check()
-    found, stop = costs_of(plan, given.profile, given.link, {}, {}), threading.Event()
-    try:
-        return reprove(plan, timeline, options, found, stop, all_provers=given.all_provers)
-    finally:
-        stop.set()
+    with examining(plan, given) as (*examined, stop):
+        return reprove(*examined, stop, all_provers=given.all_provers)

@@ -273,7 +273,7 @@ def leave_alone(rank: int, size: int) -> float:
 
     group = as_on_nccl(Group.world(0.5), make_gloo)
     group.subgroup((0, 1))
-    group.nccl._leaving._timeout_s = 0.5
+    group.nccl._leaving.timeout_s = 0.5
     start = time.monotonic()
     if rank == 0:
         group.close()
