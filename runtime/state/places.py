@@ -103,11 +103,7 @@ class Items:
             set.update(self.container, value)
 
     def refuse_loss(self, value: list[Any]) -> None:
-        """Raise an error if it is a set that has lost an element, whose order is lost too.
-
-        Raises:
-            SynthError: it has.
-        """
+        """Raise an error if it is a set that has lost an element, whose order is lost too."""
         if isinstance(self.container, set) and not set.issuperset(self.container, value):
             raise SynthError(
                 "a forward takes elements out of a set, whose order cannot be put back for a "

@@ -1,19 +1,13 @@
 """`synth.explain`: what holds a plan back, and what changes would give."""
 
-import threading
 from collections.abc import Sequence
 
-from synth.api.front import AnyProfile, loaded_plan, named_as_arguments
-from synth.options.arguments.groups import AtOnce, LinkTexts
-from synth.options.plan_profile import costs_of
-from synth.options.values import ProfileSource, TimeLimit
+from synth.api.front import AnyProfile, named_as_arguments
 from synth.plan.explain.explanation import Explanation
 from synth.plan.explain.explanation import explain as explain_checked
 from synth.records.command_option import from_values
-from synth.records.record import Record
 from synth.records.safe_read import AnyPath
 from synth.schedule.files.plan_file import Plan
-from synth.solver.options import SolveOptions
 
 
 @named_as_arguments

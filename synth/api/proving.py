@@ -1,19 +1,14 @@
 """`synth.prove`: the lower bound of a plan, proven again."""
 
-import threading
 from collections.abc import Sequence
 
-from synth.api.front import AnyProfile, loaded_plan, named_as_arguments
-from synth.options.arguments.groups import AtOnce, LinkTexts
-from synth.options.plan_profile import costs_of
-from synth.options.values import Flag, ProfileSource, TimeLimit
+from synth.api.front import AnyProfile, named_as_arguments
+from synth.options.values import Flag
 from synth.plan.reprove.reproof import Reproof
 from synth.plan.reprove.reprove import reprove
 from synth.records.command_option import from_values
-from synth.records.record import Record
 from synth.records.safe_read import AnyPath
 from synth.schedule.files.plan_file import Plan
-from synth.solver.options import SolveOptions
 
 
 class _ProofArguments(PlanArguments):

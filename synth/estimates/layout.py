@@ -95,11 +95,7 @@ class Software(Record):
     host_us: float = Field(default=0.0, ge=0, le=1e6)
 
     def check_narrow_gather(self, precision: Precision) -> None:
-        """Refuse parameters in float8 where there are no such products, or that it cannot keep.
-
-        Raises:
-            SynthError: says which, and what to give.
-        """
+        """Refuse parameters in float8 where there are no such products, or that it cannot keep."""
         if precision is not Precision.FP8:
             raise SynthError(
                 f"§fp8_param_gather keeps parameters as float8 products take them, and §dtype "

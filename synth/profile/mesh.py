@@ -148,11 +148,7 @@ class Mesh:
         return named if self.data == 1 else f"{named} of pipeline {place.pipeline}"
 
     def check_size(self, num_processes: int) -> None:
-        """Refuse another number of processes.
-
-        Raises:
-            SynthError: says what is needed, and the ways out.
-        """
+        """Refuse another number of processes."""
         if num_processes == self.size:
             return
         wanted = f"the plan is for {self.ranks} ranks"

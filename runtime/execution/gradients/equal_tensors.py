@@ -101,11 +101,7 @@ class CopiesAndTies:
 def check_alike(
     group: RankGroup, copied: Mapping[int, StageProtocol], layout: GradientLayout
 ) -> None:
-    """Refuse copies of stages that differ; all ranks call this, with the copies that they hold.
-
-    Raises:
-        SynthError: names two ranks and their tensors.
-    """
+    """Refuse copies of stages that differ; all ranks call this, with the copies that they hold."""
     seen: dict[int, tuple[int, list[str]]] = {}
     mine = {n: layout.kinds_of(s.state()) for n, s in copied.items()}
     for rank, theirs in enumerate(group.gather(mine)):

@@ -14,11 +14,7 @@ from ..gradients.all_reduce import local_part
 def check_same(
     stage: int, module: nn.Module, known: Sequence[nn.Parameter], trained: Sequence[Tensor]
 ) -> None:
-    """Refuse a module that has other parameters, or trains others, than when it was taken over.
-
-    Raises:
-        SynthError: names the stage and the parameters.
-    """
+    """Refuse a module that has other parameters, or trains others, than when it was taken over."""
     now = list(module.named_parameters())
     was_known, was_trained = set(map(id, known)), set(map(id, trained))
     if len(now) == len(known) and all(
