@@ -1,19 +1,28 @@
 """`synth.prove`: the lower bound of a plan, proven again."""
 
+import threading
 from collections.abc import Sequence
 
-from synth.api.front import AnyProfile, named_as_arguments
-from synth.options.values import Flag
+from synth.api.front import AnyProfile, loaded_plan, named_as_arguments
+from synth.options.arguments.groups import AtOnce, LinkTexts
+from synth.options.plan_profile import costs_of
+from synth.options.values import Flag, ProfileSource, TimeLimit
 from synth.plan.reprove.reproof import Reproof
 from synth.plan.reprove.reprove import reprove
 from synth.records.command_option import from_values
+from synth.records.record import Record
 from synth.records.safe_read import AnyPath
 from synth.schedule.files.plan_file import Plan
+from synth.solver.options import SolveOptions
 
 
-class _ProofArguments(PlanArguments):
+class _ProofArguments(Record):
     """The arguments of `prove` that have limits or are read."""
 
+    profile: ProfileSource | None
+    link: LinkTexts
+    time_limit: TimeLimit
+    workers: AtOnce | None
     all_provers: Flag
 
 
@@ -56,5 +65,11 @@ def prove(
         >>> proof.is_proven, proof.holds_for, proof.on_trust
     """
     given = from_values(_ProofArguments, locals())
-    with examining(plan, given) as (*examined, stop):
-        return reprove(*examined, stop, all_provers=given.all_provers)
+    plan = loaded_plan(plan)
+    options = SolveOptions(time_limit_s=given.time_limit, workers=given.workers)
+    _, timeline = plan.check()
+    found, stop = costs_of(plan, given.profile, given.link, {}, {}), threading.Event()
+    try:
+        return reprove(plan, timeline, options, found, stop, all_provers=given.all_provers)
+    finally:
+        stop.set()
