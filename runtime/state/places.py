@@ -39,7 +39,6 @@ class Entries:
     """The entries of a dictionary, in order; of a subclass, those of the class it extends.
 
     Attributes:
-        container: the dictionary.
         left_out: a key whose entry is no part of the value.
     """
 

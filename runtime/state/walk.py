@@ -95,7 +95,6 @@ class ReachedObject(NamedTuple):
 
     Attributes:
         value: the object; a `StateItem`, an `Attribute` or `ClassAttributes` stands for a place.
-        way: how it is reached.
         is_foreign: True if an object of a library's has it.
         is_of_code: True if it is reached through a function or a class.
     """

@@ -16,7 +16,6 @@ class Clock:
     clock: it counts the seconds that it has granted to its parts, whatever they really took.
 
     Attributes:
-        limit_s: the time limit.
         is_deterministic: True if granted seconds count and the clock is ignored.
         granted_s: seconds granted so far.
         least_s: seconds that a part needs at least.

@@ -83,7 +83,6 @@ class SteadyProof:
     """The time of a micro-batch of a pipeline without a flush while it is full, and its bounds.
 
     Attributes:
-        us: simulated.
         lower_bound_us: the lower bound of all schedules of the same rule whose stages take
             micro-batches in order.
         repeating_us: a bound of those whose order repeats with every micro-batch, by modulo models.

@@ -65,7 +65,6 @@ class DrawnSchedule:
 
     Attributes:
         plan: without the limits that it exceeds.
-        timeline: its simulation.
         caps_bytes: the limits asked for.
         exceeds: the verifier's words on a limit that is exceeded; empty: it fits.
     """

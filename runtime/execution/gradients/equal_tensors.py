@@ -31,7 +31,6 @@ class CopiesAndTies:
         copied: this rank's stages that other ranks hold, too, by number.
         ranks_of_copies: the ranks that hold a stage, by its number, for every stage of the pipeline
             that several hold.
-        tied: this rank's tied parameters.
         ranks_of_ties: the ranks that hold a tied parameter, by its name, for all that are tied.
     """
 

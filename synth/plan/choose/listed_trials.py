@@ -38,8 +38,6 @@ class ListedTrials:
     """Makes trials with list schedules, at most one for each placement.
 
     Args:
-        profile: of the layers.
-        race: of the trials.
         cuts: gives the cuts that are tried on a placement.
         waits: wait for code that is being compiled.
     """

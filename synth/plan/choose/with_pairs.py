@@ -68,8 +68,6 @@ class HintedPairs(NamedTuple):
     """A schedule with pairs that a hint gives.
 
     Attributes:
-        name: of the hint.
-        schedule: with its pairs.
         partition: layers of its stages; None: those of the problem.
     """
 

@@ -31,7 +31,6 @@ class AnswerBound:
     too, where nothing recomputes by choice.
 
     Args:
-        space: of the search without offloads.
         has_finer: schedules with offloads are on further placements, too, so that no bound of this
             space holds for all.
     """

@@ -33,12 +33,7 @@ class OffloadPlan(NamedTuple):
 
 
 class PlanAnnealing:
-    """The plans with offloads found so far, and the annealing of the best ones.
-
-    Args:
-        options: of the search.
-        clock: of the search.
-    """
+    """The plans with offloads found so far, and the annealing of the best ones."""
 
     def __init__(self, options: SolveOptions, clock: Clock) -> None:
         self.options, self.clock = options, clock

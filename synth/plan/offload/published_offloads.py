@@ -40,7 +40,6 @@ class PublishedOffloads:
     """Judges the schedules of families that offload.
 
     Args:
-        space: of the search.
         candidates: the placements, those of the space among them.
         clock: of the search, which is told of the effort.
         on_found: takes each schedule that fits.

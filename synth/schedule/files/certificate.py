@@ -96,8 +96,6 @@ class Certificate(Record):
     """The proof of a lower bound in terms of the models to be solved.
 
     Attributes:
-        prover: the prover of the bound.
-        relaxation: the relaxation of the models.
         ranks: those modelled exactly; for the idle-time bound the rank that idles.
         num_micro_batches: the micro-batches of the largest model; None: no model was solved.
         forward_spacings: lemmas, shorter ones first; each helps to prove the next one.

@@ -75,7 +75,6 @@ class LowerBound(Protocol):
 
     Attributes:
         part: the part of the search that it is, by which it is ordered and left out.
-        prover: its name in certificates.
     """
 
     part: ClassVar[Part]

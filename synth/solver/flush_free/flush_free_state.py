@@ -55,7 +55,6 @@ class FlushFreeState:
 
     Attributes:
         best: the best verified schedule within the limits, None before the first.
-        lower_bound_us: the lower bound on all orders.
         closed_form_us: a bound of all orders, at most as large. The search of several micro-batches
             per interval begins there: at the larger one itself its models are the hardest.
         repeating_us: the lower bound on orders that repeat with every micro-batch; infinity if none

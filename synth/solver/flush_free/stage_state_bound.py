@@ -82,8 +82,6 @@ class _Graph:
 
     Attributes:
         source: the state before, by number.
-        target: the state after.
-        cost_us: the cost of the op.
         count: 1 for B's, which count the micro-batches.
     """
 

@@ -235,7 +235,6 @@ class Walk:
 
     Attributes:
         value_us: of the order that the walk has reached.
-        best_us: of the best order.
         fits: False if the first schedule may not run.
     """
 

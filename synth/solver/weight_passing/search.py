@@ -55,9 +55,6 @@ class WeightPassingSearch:
 
     Never returns a schedule that exceeds a cap, nor one worse than a published schedule of the same
     movement that fits.
-
-    Attributes:
-        state: incumbent and bound.
     """
 
     def __init__(
