@@ -5,7 +5,6 @@ Several plans get a short round, and the best of them the rest of the time, as i
 what the choice of moves has gained (see `synth.solver.improve.annealing`).
 """
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -106,17 +105,9 @@ class PlanAnnealing:
         own = schedule.buffering
         longer = (Buffering(own.receive_ahead, behind) for behind in OFFLOAD.sends_behind)
         annealing.add(schedule.programs, [own, *longer])
-        last_units, end_s = math.inf, clock.elapsed_s + limit_s
-        if clock.is_deterministic:
-            last_units = annealing.units_spent + limit_s * OFFLOAD.units_per_s
         is_late = clock.deadline(limit_s)
+        left = annealing.left_of(limit_s, clock, OFFLOAD.units_per_s)
         clock.grant(limit_s)
-
-        def left() -> float:
-            if clock.is_deterministic:
-                return last_units - annealing.units_spent
-            return end_s - clock.elapsed_s
-
         for found in annealing.run_long(left, is_late, rounds):
             on_found(problem, found)
 

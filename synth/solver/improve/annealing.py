@@ -24,6 +24,7 @@ import numpy as np
 from numpy.random import Generator
 
 from synth.schedule.model import Buffering, Schedule
+from synth.search.clock import Clock
 from synth.solver.evaluate.compiled import memory_kernel, time_kernel, walk_kernel
 from synth.solver.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, evaluate
 from synth.solver.evaluate.op_table import NONE, OpTable
@@ -115,6 +116,16 @@ class Annealing:
     @property
     def _best_start(self) -> _Start | None:
         return min(self._starts.values(), key=lambda start: start.value_us, default=None)
+
+    def left_of(
+        self, limit_s: float, clock: Clock, units_per_s: float = ANNEALING.units_per_s
+    ) -> Callable[[], float]:
+        """Return what is left of a time that begins now, or of as much effort, as a function."""
+        if clock.is_deterministic:
+            last = self.units_spent + limit_s * units_per_s
+            return lambda: last - self.units_spent
+        end_s = clock.elapsed_s + limit_s
+        return lambda: end_s - clock.elapsed_s
 
     def run(
         self, units: float, should_stop: Callable[[], bool], least_us: int = 0
