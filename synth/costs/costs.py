@@ -14,7 +14,7 @@ from synth.costs.stage_ties import StageTie
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
 from synth.profile.links import Link, Links
-from synth.records.record import Record
+from synth.records.record import BriefRecord
 from synth.units import MOST_SUMMABLE
 
 IntArray = npt.NDArray[np.int64]
@@ -47,7 +47,7 @@ class CostTable:
                 )
 
 
-class Costs(Record):
+class Costs(BriefRecord):
     """All stages in forward order, the links between ranks, and what stages share.
 
     Each stage counts all its parameters. A rank that holds several stages of a tie has the tied

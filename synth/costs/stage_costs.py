@@ -12,13 +12,13 @@ from pydantic import (
 
 from synth.op_kinds import TIMELESS, OpKind
 from synth.profile.layer_profile import check_held_until
-from synth.records.record import Record
+from synth.records.record import BriefRecord
 
 # The share of the last bucket, of gradients that are reduced in buckets.
 LAST_BUCKET = 0.1
 
 
-class StageCosts(Record):
+class StageCosts(BriefRecord):
     """The costs of one stage; the fields are defined as in `LayerProfile`.
 
     `gradient_bytes` are the bytes that copies of the stage add up before their STEPs; they are part

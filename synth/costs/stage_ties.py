@@ -5,10 +5,10 @@ from typing import ClassVar, Self
 
 from pydantic import Field, NonNegativeInt
 
-from synth.records.record import Record
+from synth.records.record import BriefRecord
 
 
-class StageTie(Record):
+class StageTie(BriefRecord):
     """Parameters that several stages share, each of which counts them.
 
     Attributes:

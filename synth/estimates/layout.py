@@ -8,7 +8,7 @@ from pydantic import Field
 
 from synth.errors import SynthError
 from synth.estimates.model_shape import ModelShape
-from synth.records.record import Record
+from synth.records.record import BriefRecord, Record
 
 _Size = Annotated[int, Field(gt=0, le=1 << 16)]
 _Tokens = Annotated[int, Field(gt=0, le=1 << 31)]
@@ -112,7 +112,7 @@ class Software(Record):
         return self.saves_casts and precision is not Precision.BF16
 
 
-class Layout(Record):
+class Layout(BriefRecord):
     """The sizes of a run: of its groups of ranks, and of a micro-batch.
 
     Attributes:

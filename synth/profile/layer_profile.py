@@ -9,7 +9,7 @@ from pydantic_core import CoreSchema
 from synth.op_kinds import MEASURED, OpKind
 from synth.profile.model_flops import Flops
 from synth.records.field_types import PlainText, TimeUs, Whole
-from synth.records.record import Record
+from synth.records.record import BriefRecord, Record
 from synth.units import MOST_SUMMABLE, MOST_US
 
 _Bytes = Annotated[Whole, Field(ge=0, le=MOST_SUMMABLE)]
@@ -101,7 +101,7 @@ class LayerVariant(Record):
 _MOSTLY = 0.95
 
 
-class LayerProfile(Record):
+class LayerProfile(BriefRecord):
     """The costs of a layer; identical layers share one.
 
     Bytes, per micro-batch unless said otherwise:

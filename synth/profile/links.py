@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, model_validator
 
 from synth.records.field_types import TimeUs, Whole
-from synth.records.record import Record
+from synth.records.record import BriefRecord, Record
 
 # The least is far below any link, and still no time overflows.
 _Bandwidth = Annotated[float, Field(ge=1e-30)]
@@ -57,7 +57,7 @@ class NodeLink(Link):
     ranks_per_node: _RankCount
 
 
-class Links(Record):
+class Links(BriefRecord):
     """All links between ranks: a default, those between nodes, and single pairs that differ.
 
     Of several kinds of nodes (hosts of 8 ranks, racks of 32) the largest that does not contain both

@@ -17,12 +17,12 @@ from typing import Annotated, ClassVar, NamedTuple, Self
 from pydantic import Field
 
 from synth.errors import SynthError
-from synth.records.record import Record
+from synth.records.record import BriefRecord
 
 _Size = Annotated[int, Field(gt=0, le=1 << 16)]
 
 
-class DeviceGroup(Record):
+class DeviceGroup(BriefRecord):
     """The devices that one rank is, whose division its times and bytes have in them.
 
     A rank of the plan is `tensor` × `context` devices. Experts are shared by ranks of all these

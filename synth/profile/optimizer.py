@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from synth.errors import SynthError
 from synth.records.command_option import CommandOption
-from synth.records.record import Record
+from synth.records.record import BriefRecord, Record
 
 _FLOAT32_BYTES = 4
 _COUNT_BYTES = 4
@@ -21,7 +21,7 @@ class OptimizerKind(StrEnum):
     SGD = "sgd"
 
 
-class OptimizerSpec(Record):
+class OptimizerSpec(BriefRecord):
     """An optimizer, as far as memory and the time of STEP depend on it.
 
     Written `adamw`, `sgd:0.9` (with its momentum), `adamw+master`, `adamw+post-validation`:

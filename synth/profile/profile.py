@@ -20,7 +20,7 @@ from synth.profile.model_flops import ModelFlops, PeakFlops
 from synth.profile.tied_parameters import GradientSum, TiedParameters, check_tied
 from synth.profile.workload import Workload
 from synth.records.field_types import PlainText, Whole, check_plain
-from synth.records.record import FileRecord, Record, describe
+from synth.records.record import BriefRecord, FileRecord, describe
 from synth.system.display import Displayed
 from synth.units import MOST_SUMMABLE, counted, format_us
 
@@ -29,7 +29,7 @@ _Speed = Annotated[float, Field(ge=1e-3, le=1e3)]
 RankSpeeds = Annotated[tuple[_Speed, ...], Field(min_length=1)]
 
 
-class Provenance(Record):
+class Provenance(BriefRecord):
     """The origin of the numbers: machine, versions, date, conditions."""
 
     LEFT_OUT: ClassVar[tuple[str, ...]] = ("estimate",)

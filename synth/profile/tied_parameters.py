@@ -8,11 +8,11 @@ from pydantic import Field
 from synth.op_kinds import OpKind
 from synth.profile.layer_profile import LayerProfile, Timing
 from synth.records.field_types import PlainText, TimeUs, Whole
-from synth.records.record import Record
+from synth.records.record import BriefRecord
 from synth.units import MOST_SUMMABLE
 
 
-class TiedParameters(Record):
+class TiedParameters(BriefRecord):
     """The parameters that the same layers share, such as the table of an embedding and a head.
 
     The profile of each of these layers counts them. A rank that holds several of the layers has

@@ -9,7 +9,7 @@ from synth.profile.links import MOST_RANKS
 from synth.profile.mesh import DeviceGroup
 from synth.profile.optimizer import OptimizerSpec
 from synth.records.field_types import PlainText
-from synth.records.record import Record
+from synth.records.record import BriefRecord
 
 ModelArguments = dict[str, int | float | str | bool]
 
@@ -50,7 +50,7 @@ def _read_dtype(given: object) -> object:
 _Dtype = Annotated[str, BeforeValidator(_read_dtype)]
 
 
-class Workload(Record):
+class Workload(BriefRecord):
     """The profiled workload: everything that is needed to build the model and a micro-batch."""
 
     LEFT_OUT: ClassVar[tuple[str, ...]] = (

@@ -48,15 +48,22 @@ _NO_STDOUT = "- as a name would mean stdout, which has this command's answer"
 
 
 class Record(BaseModel):
-    """A frozen record; values are checked when it is made and trusted afterwards.
-
-    JSON leaves out the fields of `LEFT_OUT` where they have their defaults, as in the files of
-    earlier versions, which had no such fields.
-    """
-
-    LEFT_OUT: ClassVar[tuple[str, ...]] = ()
+    """A frozen record; values are checked when it is made and trusted afterwards."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with some fields changed, validated again."""
+        return type(self).model_validate({**dict(self), **changes})
+
+
+class BriefRecord(Record):
+    """A record whose JSON leaves out the fields of `LEFT_OUT` where they have their defaults.
+
+    Files of earlier versions have no such fields.
+    """
+
+    LEFT_OUT: ClassVar[tuple[str, ...]]
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -66,10 +73,6 @@ class Record(BaseModel):
             if getattr(self, name) == default:
                 fields.pop(name, None)
         return fields
-
-    def replace(self, **changes: Any) -> Self:
-        """Return a copy with some fields changed, validated again."""
-        return type(self).model_validate({**dict(self), **changes})
 
 
 class FileRecord(Record):

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, NamedTuple, Self
 
 from pydantic import Field, PositiveInt, field_validator
 
-from synth.records.record import Record
+from synth.records.record import BriefRecord, Record
 
 # More ranks, lemmas or partitions than any search uses.
 MOST_PARTS = 10_000
@@ -92,7 +92,7 @@ class LayerRun(Record):
     end: _Rank
 
 
-class Certificate(Record):
+class Certificate(BriefRecord):
     """The proof of a lower bound in terms of the models to be solved.
 
     Attributes:

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from synth.errors import SynthError
 from synth.records.record import (
-    Record,
+    BriefRecord,
     check_folder,
     check_outputs,
     check_writable,
@@ -20,7 +20,7 @@ from synth.records.record import (
 )
 
 
-class _Later(Record):
+class _Later(BriefRecord):
     LEFT_OUT: ClassVar[tuple[str, ...]] = ("share", "table")
 
     count: int = 0
