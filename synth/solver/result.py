@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from synth.objective import BoundScope
 from synth.schedule.files.certificate import Certificate
@@ -208,6 +209,13 @@ class Result:
         return None if self.value_us is None else relative_gap(self.value_us, self.lower_bound_us)
 
     @classmethod
+    def of(cls, problem: Problem, found: EvaluatedSchedule | None, **others: Any) -> "Result":
+        """Make a result of the schedule found, if there is one, and of the other fields."""
+        names = [field.name for field in fields(EvaluatedSchedule)]
+        figures: dict[str, Any] = {name: getattr(found, name, None) for name in names}
+        return cls(problem=problem, **figures, **others)
+
+    @classmethod
     def without_schedule(
         cls, problem: Problem, stopped_by: StoppedBy, message: str, bound_us: int = 0
     ) -> "Result":
@@ -218,14 +226,10 @@ class Result:
             message: why there is no schedule.
             bound_us: the lower bound.
         """
-        return cls(
-            problem=problem,
-            schedule=None,
-            timeline=None,
-            value_us=None,
+        return cls.of(
+            problem,
+            None,
             lower_bound_us=bound_us,
-            peak_bytes=None,
-            found_by=None,
             stopped_by=stopped_by,
             baselines=(),
             wall_s=0.0,
@@ -242,14 +246,10 @@ class Result:
 
 def judged_result(problem: Problem, found: EvaluatedSchedule, least_us: int) -> Result:
     """Return the result of a search that found just this schedule, and the bound `least_us`."""
-    return Result(
-        problem=problem,
-        schedule=found.schedule,
-        timeline=found.timeline,
-        value_us=found.value_us,
+    return Result.of(
+        problem,
+        found,
         lower_bound_us=min(least_us, found.value_us),
-        peak_bytes=found.peak_bytes,
-        found_by=found.found_by,
         stopped_by=StoppedBy.TIME_LIMIT,
         baselines=(),
         wall_s=0.0,
