@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from synth.plan.offload.bound_of_answer import has_guests, problem_key
 from synth.plan.offload.offloaded import without_moves
+from synth.plan.offload.published_offloads import OnFound
 from synth.plan.tuning import OFFLOAD
 from synth.schedule.model import Buffering
 from synth.search.clock import Clock
@@ -20,7 +21,6 @@ from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.tuning import ANNEALING
 
-OnFound = Callable[[Problem, EvaluatedSchedule], None]
 Rounds = tuple[tuple[float, float], ...]
 
 

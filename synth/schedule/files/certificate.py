@@ -141,6 +141,9 @@ class PartitionProof(Record):
         return certificate
 
 
+CLOSED_FORMS = Certificate(prover=ProverName.CLOSED_FORMS)
+
+
 class ProvenBound(NamedTuple):
     """A lower bound and its certificate."""
 
@@ -150,7 +153,7 @@ class ProvenBound(NamedTuple):
     @classmethod
     def by_closed_forms(cls, bound_us: int) -> Self:
         """Make a bound for which nothing was solved."""
-        return cls(bound_us, Certificate(prover=ProverName.CLOSED_FORMS))
+        return cls(bound_us, CLOSED_FORMS)
 
 
 NOTHING_PROVEN = ProvenBound.by_closed_forms(0)
