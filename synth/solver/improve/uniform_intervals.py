@@ -26,6 +26,7 @@ def at_uniform_intervals(
     more ops than the builder places for all orders.
 
     Args:
+        builder: of the instance.
         should_stop: polled before each order.
     """
     instance, most_ops = builder.instance, builder.most_uniform_ops
