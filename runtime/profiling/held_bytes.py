@@ -1,11 +1,14 @@
 """The memory of a layer: bytes held after F and after B, and the rise of each op; exact."""
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 
@@ -28,6 +31,7 @@ class HeldBytes:
     saved_bytes: int
     saved_w_bytes: int
     rise_bytes: dict[OpKind, int]
+    inner_rise_bytes: dict[OpKind, int]
     input_until: OpKind
     output_until: OpKind
     gradient_until: OpKind
@@ -47,13 +51,17 @@ def held_bytes(sample: Sample) -> HeldBytes:
     if not is_divided or sample.device.type == "cuda":
         return _held_once(sample)
     found = [_held_once(sample) for _ in range(_TIMES_DIVIDED)]
-    rises = [one.rise_bytes for one in found]
     return replace(
         found[0],
         saved_bytes=min(one.saved_bytes for one in found),
         saved_w_bytes=min(one.saved_w_bytes for one in found),
-        rise_bytes={kind: min(rise[kind] for rise in rises) for kind in rises[0]},
+        rise_bytes=_least([one.rise_bytes for one in found]),
+        inner_rise_bytes=_least([one.inner_rise_bytes for one in found]),
     )
+
+
+def _least(rises: Sequence[dict[OpKind, int]]) -> dict[OpKind, int]:
+    return {kind: min(rise[kind] for rise in rises) for kind in rises[0]}
 
 
 def _held_once(sample: Sample) -> HeldBytes:
@@ -77,7 +85,10 @@ def _held_once(sample: Sample) -> HeldBytes:
             return OpKind.W
         return OpKind.B if name in alive_after_f else OpKind.F
 
+    inner = _inner_rises(sample, fused.last)
     rises = micro_batch.rises | fused.rises
+    for kind, rise in inner.items():  # the smaller one by definition, but for chance
+        rises[kind] = max(rises[kind], rise)
     rises[OpKind.F] = max(micro_batch.rises[OpKind.F], fused.rises[OpKind.F])
     return HeldBytes(
         output_bytes=0 if sample.targets is not None else micro_batch.output_bytes,
@@ -85,10 +96,36 @@ def _held_once(sample: Sample) -> HeldBytes:
         saved_bytes=max(after_f, fused_after_f),
         saved_w_bytes=max(0, after_b),
         rise_bytes=rises,
+        inner_rise_bytes=inner,
         input_until=until("x"),
         output_until=until("y"),
         gradient_until=OpKind.W if "gradient" in alive_after_b else OpKind.B,
     )
+
+
+def _inner_rises(sample: Sample, after: Measurement) -> dict[OpKind, int]:
+    """Measure B and BW of a layer with another one after it in its stage.
+
+    Autograd alone holds the gradient of the output, so it is freed when the layer has read it. The
+    layer before may have saved the input, too, and the one after may need the output until W: what
+    these can hold counts as held to the end.
+    """
+    rises: dict[OpKind, int] = {}
+    if sample.targets is not None:  # there is none after the last layer
+        return rises
+    for kind in (OpKind.B, OpKind.BW):
+        micro_batch = _MeasuredMicroBatch(
+            sample, fused=kind == OpKind.BW, is_inner=True, after=after
+        )
+        micro_batch.forward()
+        micro_batch.drop(*["x"] * sample.is_first, *["y"] * micro_batch.fused)
+        if kind == OpKind.B:
+            micro_batch.backward_input()
+            micro_batch.backward_weight()
+        else:
+            micro_batch.backward_fused()
+        rises[kind], after = micro_batch.rises[kind], micro_batch.last
+    return rises
 
 
 def recompute_saved_bytes(sample: Sample) -> int:
@@ -149,6 +186,20 @@ def _place(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
+def _handed_over(gradients: Tensors, edges: Mapping[int, GradientEdge]) -> Tensors:
+    """Leave gradients to the nodes that read them, and return one number in the place of each."""
+    of_nodes: defaultdict[Any, dict[int, Tensor]] = defaultdict(dict)
+    for place, edge in edges.items():
+        of_nodes[edge.node][edge.output_nr] = gradients[place]
+    for node, own in of_nodes.items():
+        node.register_prehook(partial(_taken_from, own))
+    return tuple(one.new_zeros(()).expand(one.shape) for one in gradients)
+
+
+def _taken_from(own: dict[int, Tensor], came: tuple[Tensor | None, ...]) -> tuple[Any, ...]:
+    return tuple(own.pop(place, one) for place, one in enumerate(came))
+
+
 class _MeasuredMicroBatch:
     """One micro-batch through one layer, every allocation inside a measuring window.
 
@@ -158,10 +209,15 @@ class _MeasuredMicroBatch:
     """
 
     def __init__(
-        self, sample: Sample, *, fused: bool = False, after: Measurement | None = None
+        self,
+        sample: Sample,
+        *,
+        fused: bool = False,
+        is_inner: bool = False,
+        after: Measurement | None = None,
     ) -> None:
         self.stage = sample.stage()
-        self.fused = fused
+        self.fused, self.is_inner = fused, is_inner
         self.sample = sample
         self.device = sample.device
         self.level = 0
@@ -181,8 +237,8 @@ class _MeasuredMicroBatch:
 
     def backward_input(self) -> None:
         """Measure B, with a gradient that is made before."""
-        self._put("gradient", self._window(self._make_gradient))
-        self._run(OpKind.B, lambda: self.stage.backward_input(0, self._tensors["gradient"]))
+        gradient = self._gradient()
+        self._run(OpKind.B, lambda: self.stage.backward_input(0, gradient))
 
     def backward_weight(self) -> None:
         """Measure W."""
@@ -190,8 +246,20 @@ class _MeasuredMicroBatch:
 
     def backward_fused(self) -> None:
         """Measure BW, with a gradient that is made before."""
+        gradient = self._gradient()
+        self._run(OpKind.BW, lambda: self.stage.backward(0, gradient))
+
+    def _gradient(self) -> Tensors:
+        """Make the gradient of the output, and give what a backward takes of it."""
         self._put("gradient", self._window(self._make_gradient))
-        self._run(OpKind.BW, lambda: self.stage.backward(0, self._tensors["gradient"]))
+        if not self.is_inner:
+            gradient: Tensors = self._tensors["gradient"]
+            return gradient
+        edges = self.stage.gradient_edges(0)
+        stand_ins: Tensors = self._window(
+            lambda: _handed_over(self._tensors.pop("gradient"), edges)
+        )
+        return stand_ins
 
     def drop(self, *names: str) -> int:
         """Drop boundary tensors; return the bytes that the layer holds besides those alive."""

@@ -201,7 +201,7 @@ def _backward_rise(
     """
     level = rise = 0
     for i, layer in reversed(list(enumerate(layers))):
-        own_rise = layer.rise_bytes[kind]
+        own_rise = layer.inner_rise(kind) if i < len(boundaries) else layer.rise_bytes[kind]
         if kind != OpKind.B:
             own_rise += sum(one.num_bytes for one in sums if one.exists_at(i))
         if kind == OpKind.BW:

@@ -1,5 +1,6 @@
 """The profile of a layer: its times, its bytes, and how long its tensors are needed."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
 from pydantic import (
@@ -91,6 +92,9 @@ class LayerVariant(Record):
     saved_bytes: _Bytes
     saved_w_bytes: _Bytes
     rise_bytes: dict[OpKind, _Bytes]
+    inner_rise_bytes: dict[OpKind, _Bytes] = Field(
+        default_factory=dict, description="rises of B and BW before another layer of the stage"
+    )
     input_until: OpKind = OpKind.B
     output_until: OpKind = OpKind.F
 
@@ -99,8 +103,17 @@ class LayerVariant(Record):
         for table, name in ((self.time_us, "time_us"), (self.rise_bytes, "rise_bytes")):
             if set(table) != set(VARIED):
                 raise ValueError(f"{name} of a variant needs F, B, W, BW and no others")
+        _check_inner_rises(self.inner_rise_bytes, self.rise_bytes)
         check_held_until(self.input_until, self.output_until, OpKind.W)
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_inner_rises(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out the rises within a stage where there are none, as earlier versions did."""
+        fields: dict[str, Any] = handler(self)
+        if not self.inner_rise_bytes:
+            fields.pop("inner_rise_bytes", None)
+        return fields
 
 
 # The share of W from which on B has but norms and biases.
@@ -123,7 +136,10 @@ class LayerProfile(Record):
       of the output. It may be larger than `saved_bytes`;
     - `recompute_saved_bytes`: what F keeps besides its input if B computes all of it again;
     - `rise_bytes[op]`: the rise of memory above its level at the op's start while it runs, results
-      included.
+      included;
+    - `inner_rise_bytes[op]`: the same of B and BW if the next layer is in the same stage, which
+      hands the gradient of the output over; absent if it is no smaller, or not known. After the
+      last layer of a stage the executor holds that gradient until the op ends.
 
     Times and rises are those of F, B, W, BW and STEP. Those of R may be measured too; else they are
     F's.
@@ -152,6 +168,9 @@ class LayerProfile(Record):
     saved_bytes: _Bytes
     saved_w_bytes: _Bytes
     rise_bytes: dict[OpKind, _Bytes]
+    inner_rise_bytes: dict[OpKind, _Bytes] = Field(
+        default_factory=dict, description="rises of B and BW before another layer of the stage"
+    )
     input_until: OpKind = OpKind.B
     output_until: OpKind = OpKind.F
     gradient_until: OpKind = OpKind.B
@@ -183,6 +202,7 @@ class LayerProfile(Record):
             unknown = [kind.value for kind in table if kind not in (*MEASURED, OpKind.R)]
             if unknown:
                 raise ValueError(f"{name} has {', '.join(unknown)}, which no layer is measured for")
+        _check_inner_rises(self.inner_rise_bytes, self.rise_bytes)
         check_held_until(self.input_until, self.output_until, self.gradient_until)
         return self
 
@@ -192,6 +212,8 @@ class LayerProfile(Record):
         fields: dict[str, Any] = handler(self)
         if self.output_gradient_bytes is None:
             fields.pop("output_gradient_bytes", None)
+        if not self.inner_rise_bytes:
+            fields.pop("inner_rise_bytes", None)
         if not self.variants:
             fields.pop("variants", None)
         if self.pair_us is None:
@@ -242,6 +264,10 @@ class LayerProfile(Record):
         """The rise of memory during R: as measured, or as during F."""
         return self.rise_bytes.get(OpKind.R, self.rise_bytes[OpKind.F])
 
+    def inner_rise(self, kind: OpKind) -> int:
+        """The rise of memory during an op of the layer if the next one is in the same stage."""
+        return self.inner_rise_bytes.get(kind, self.rise_bytes[kind])
+
     @property
     def as_variant(self) -> LayerVariant:
         """The costs that differ between variants of a layer."""
@@ -250,6 +276,7 @@ class LayerProfile(Record):
             saved_bytes=self.saved_bytes,
             saved_w_bytes=self.saved_w_bytes,
             rise_bytes={kind: self.rise_bytes[kind] for kind in VARIED},
+            inner_rise_bytes=self.inner_rise_bytes,
             input_until=self.input_until,
             output_until=self.output_until,
         )
@@ -270,6 +297,7 @@ class LayerProfile(Record):
         return self.replace(
             time_us={**self.time_us, **times},
             rise_bytes={**self.rise_bytes, **rises},
+            inner_rise_bytes=variant.inner_rise_bytes,
             saved_bytes=variant.saved_bytes,
             saved_w_bytes=variant.saved_w_bytes,
             input_until=variant.input_until,
@@ -285,6 +313,22 @@ class LayerProfile(Record):
 
 def _longer(one: Timing, other: Timing) -> Timing:
     return max(one, other, key=lambda timing: timing.median_us)
+
+
+def smaller_rises(inner: Mapping[OpKind, int], rises: Mapping[OpKind, int]) -> dict[OpKind, int]:
+    """Return those of a layer's rises within a stage that are below its others."""
+    return {kind: rise for kind, rise in inner.items() if rise < rises[kind]}
+
+
+def _check_inner_rises(inner: Mapping[OpKind, int], rises: Mapping[OpKind, int]) -> None:
+    for kind, rise in inner.items():
+        if kind not in (OpKind.B, OpKind.BW):
+            raise ValueError(f"inner_rise_bytes has {kind.value}; it is for B and BW")
+        if rise > rises[kind]:
+            raise ValueError(
+                f"inner_rise_bytes of {kind.value} is {rise}, above its rise_bytes "
+                f"{rises[kind]}; within a stage an op takes no more than at its end"
+            )
 
 
 def check_held_until(input_until: OpKind, output_until: OpKind, gradient_until: OpKind) -> None:

@@ -37,6 +37,9 @@ class RunNeeds:
             kind: _array(layers, lambda layer, kind=kind: layer.rise_bytes[kind])
             for kind in (F, B, W, BW, STEP)
         }
+        self._inner_rise = {
+            kind: [layer.inner_rise(kind) for layer in layers] for kind in BACKWARDS
+        }
         self._input_until = [layer.input_until for layer in layers]
         self._until = {
             until: np.array([layer.output_until == until for layer in layers])
@@ -134,7 +137,7 @@ class RunNeeds:
         has_next = first + 1 < self.num_layers
         if has_next:
             self._levels[kind] += self._boundaries[first].by_next[kind]
-        top = self._levels[kind] + int(self._rise[kind][first])
+        top = self._levels[kind] + self._inner_rise[kind][first]
         np.maximum(tops[first + 2 :], top, out=tops[first + 2 :])
         if has_next:
             self._levels[kind] += self._boundaries[first].by_previous[kind]

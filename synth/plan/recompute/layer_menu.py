@@ -195,7 +195,7 @@ class _Row(NamedTuple):
 
         def before(kind: OpKind, highest: int) -> int:
             """The highest level of the layers before, given it without this one."""
-            highest = max(last.rise_bytes[kind], highest + boundary.by_previous[kind])
+            highest = max(last.inner_rise(kind), highest + boundary.by_previous[kind])
             return own_change(layer, kind) + boundary.by_next[kind] + highest
 
         return _Row(

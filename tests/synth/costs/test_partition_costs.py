@@ -18,6 +18,7 @@ F, B, W, BW, STEP, R, *_ = OpKind
 
 def random_layer(rng: random.Random) -> LayerProfile:
     kinds = MEASURED if rng.random() < 0.5 else (*MEASURED, R)
+    rises = {kind: rng.randint(0, 40) for kind in kinds}
     return LayerProfile(
         time_us={kind: Timing.exactly(rng.randint(0, 500) / 10) for kind in kinds},
         parameter_bytes=rng.randint(0, 9),
@@ -27,7 +28,8 @@ def random_layer(rng: random.Random) -> LayerProfile:
         output_gradient_bytes=rng.choice((None, 0, rng.randint(0, 9))),
         saved_bytes=rng.randint(0, 30),
         saved_w_bytes=rng.randint(0, 30),
-        rise_bytes={kind: rng.randint(0, 40) for kind in kinds},
+        rise_bytes=rises,
+        inner_rise_bytes={kind: rng.randint(0, rises[kind]) for kind in rng.choice(([], [B, BW]))},
         input_until=rng.choice((F, B, W)),
         output_until=rng.choice((F, B, W)),
         gradient_until=rng.choice((B, W)),
@@ -94,7 +96,9 @@ class Walk:
         over = {B: (B,), W: (W,), BW: (B, W)}[kind]
         for i in reversed(range(len(self.layers))):
             layer = self.layers[i]
-            peak = max(peak, self.level() - start + layer.rise_bytes[kind])
+            is_inner = i < len(self.layers) - 1 and kind in layer.inner_rise_bytes
+            rises = layer.inner_rise_bytes if is_inner else layer.rise_bytes
+            peak = max(peak, self.level() - start + rises[kind])
             self.leave(("saved_w" if kind == W else "saved", i), i)
             if kind == B:
                 self.make(("saved_w", i), layer.saved_w_bytes, {i})
