@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from synth.costs.partition_costs import partition_costs
 from synth.op_kinds import OpKind
 from synth.profile.whole_step import WholeStep
-from synth.runtime.execution.stage.layer_chain import LayerChain
 from synth.runtime.profiling.held_bytes import held_bytes
 from synth.runtime.profiling.profile_model import profile_layers
 from synth.runtime.profiling.sample import Sample
@@ -79,11 +78,16 @@ STAGES: dict[str, tuple[Callable[[], nn.Module], ...]] = {
 }
 
 
-class WithMean(LayerChain):
+class WithMean(nn.Module):
     """Layers and the loss."""
 
-    def forward(self, *inputs: Tensor) -> Tensor:
-        x: Tensor = super().forward(inputs[0])
+    def __init__(self, layers: list[nn.Module]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x: Tensor, targets: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
         return x.mean()
 
 
