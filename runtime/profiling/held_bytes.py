@@ -1,14 +1,12 @@
 """The memory of a layer: bytes held after F and after B, and the rise of each op; exact."""
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 
@@ -18,6 +16,7 @@ from synth.op_kinds import OpKind
 
 from ..execution.base.boundary import Tensors
 from ..models.layered_stage import LayerCall
+from .hand_over import HandOver
 from .meter import Measurement, measure
 from .sample import Sample
 
@@ -42,7 +41,7 @@ _TIMES_DIVIDED = 5
 
 
 def held_bytes(sample: Sample) -> HeldBytes:
-    """Run F, B and W, then F and BW, dropping in between all that a pipeline would drop.
+    """Run F, B and W, and F and BW, and see what the layer holds in between and during them.
 
     What a thread of gloo frees, the meter does not see, and counts as held. Whether the thread or
     the op drops a tensor last differs from time to time, so such a layer is measured several times.
@@ -85,10 +84,11 @@ def _held_once(sample: Sample) -> HeldBytes:
             return OpKind.W
         return OpKind.B if name in alive_after_f else OpKind.F
 
-    inner = _inner_rises(sample, fused.last)
-    rises = micro_batch.rises | fused.rises
-    for kind, rise in inner.items():  # the smaller one by definition, but for chance
-        rises[kind] = max(rises[kind], rise)
+    rises, last = _rises(sample, fused.last)
+    inner: dict[OpKind, int] = {}
+    if sample.targets is None:  # nothing follows the last layer
+        inner, _ = _rises(sample, last, is_inner=True)
+    rises = {kind: max(rise, inner.get(kind, 0)) for kind, rise in rises.items()}
     rises[OpKind.F] = max(micro_batch.rises[OpKind.F], fused.rises[OpKind.F])
     return HeldBytes(
         output_bytes=0 if sample.targets is not None else micro_batch.output_bytes,
@@ -103,29 +103,36 @@ def _held_once(sample: Sample) -> HeldBytes:
     )
 
 
-def _inner_rises(sample: Sample, after: Measurement) -> dict[OpKind, int]:
-    """Measure B and BW of a layer with another one after it in its stage.
+def _rises(
+    sample: Sample, after: Measurement, *, is_inner: bool = False
+) -> tuple[dict[OpKind, int], Measurement]:
+    """Measure B, W and BW where what others hold stays there.
 
-    Autograd alone holds the gradient of the output, so it is freed when the layer has read it. The
-    layer before may have saved the input, too, and the one after may need the output until W: what
-    these can hold counts as held to the end.
+    The executor holds the input, the output and the gradient of a stage to the end of the last op
+    that needs them. Before another layer of its stage (`is_inner`) autograd alone holds a layer's
+    gradient, which is freed when it has been read, and the output lives on in B if the other layer
+    needs it until W. The layer before may have saved the input, too.
+
+    Returns:
+        The rises, and the last window of the measurement.
     """
     rises: dict[OpKind, int] = {}
-    if sample.targets is not None:  # there is none after the last layer
-        return rises
-    for kind in (OpKind.B, OpKind.BW):
-        micro_batch = _MeasuredMicroBatch(
-            sample, fused=kind == OpKind.BW, is_inner=True, after=after
-        )
+    for fused in (False, True):
+        micro_batch = _MeasuredMicroBatch(sample, fused=fused, is_inner=is_inner, after=after)
         micro_batch.forward()
-        micro_batch.drop(*["x"] * sample.is_first, *["y"] * micro_batch.fused)
-        if kind == OpKind.B:
-            micro_batch.backward_input()
-            micro_batch.backward_weight()
-        else:
+        if sample.is_first:  # the inputs of the model are its own
+            micro_batch.drop("x")
+        if fused:
+            micro_batch.drop(*["y"] * is_inner)
             micro_batch.backward_fused()
-        rises[kind], after = micro_batch.rises[kind], micro_batch.last
-    return rises
+        else:
+            micro_batch.backward_input()
+            micro_batch.drop(*["y"] * is_inner)
+            micro_batch.backward_weight()
+        rises |= micro_batch.rises
+        after = micro_batch.last
+    del rises[OpKind.F]
+    return rises, after
 
 
 def recompute_saved_bytes(sample: Sample) -> int:
@@ -186,20 +193,6 @@ def _place(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _handed_over(gradients: Tensors, edges: Mapping[int, GradientEdge]) -> Tensors:
-    """Leave gradients to the nodes that read them, and return one number in the place of each."""
-    of_nodes: defaultdict[Any, dict[int, Tensor]] = defaultdict(dict)
-    for place, edge in edges.items():
-        of_nodes[edge.node][edge.output_nr] = gradients[place]
-    for node, own in of_nodes.items():
-        node.register_prehook(partial(_taken_from, own))
-    return tuple(one.new_zeros(()).expand(one.shape) for one in gradients)
-
-
-def _taken_from(own: dict[int, Tensor], came: tuple[Tensor | None, ...]) -> tuple[Any, ...]:
-    return tuple(own.pop(place, one) for place, one in enumerate(came))
-
-
 class _MeasuredMicroBatch:
     """One micro-batch through one layer, every allocation inside a measuring window.
 
@@ -216,8 +209,9 @@ class _MeasuredMicroBatch:
         is_inner: bool = False,
         after: Measurement | None = None,
     ) -> None:
-        self.stage = sample.stage()
-        self.fused, self.is_inner = fused, is_inner
+        self.hand_over = HandOver() if is_inner else None
+        self.stage = sample.stage(self.hand_over)
+        self.fused = fused
         self.sample = sample
         self.device = sample.device
         self.level = 0
@@ -252,14 +246,11 @@ class _MeasuredMicroBatch:
     def _gradient(self) -> Tensors:
         """Make the gradient of the output, and give what a backward takes of it."""
         self._put("gradient", self._window(self._make_gradient))
-        if not self.is_inner:
-            gradient: Tensors = self._tensors["gradient"]
-            return gradient
-        edges = self.stage.gradient_edges(0)
-        stand_ins: Tensors = self._window(
-            lambda: _handed_over(self._tensors.pop("gradient"), edges)
-        )
-        return stand_ins
+        if self.hand_over is not None:
+            given: Tensors = self._tensors.pop("gradient")
+            self._tensors["gradient"] = self._window(partial(self.hand_over.leave, given))
+        gradient: Tensors = self._tensors["gradient"]
+        return gradient
 
     def drop(self, *names: str) -> int:
         """Drop boundary tensors; return the bytes that the layer holds besides those alive."""

@@ -108,7 +108,8 @@ class RankProcesses:
         }
         rises = {kind: max(each.rise_bytes[kind] for each in found) for kind in own.rise_bytes}
         inner = {
-            kind: max(each.inner_rise(kind) for each in found) for kind in (OpKind.B, OpKind.BW)
+            kind: max(each.inner_rise(kind) for each in found)
+            for kind in (OpKind.B, OpKind.W, OpKind.BW)
         }
         pairs = [each.pair_us for each in found if each.pair_us is not None]
         return own.replace(

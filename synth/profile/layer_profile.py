@@ -93,7 +93,7 @@ class LayerVariant(Record):
     saved_w_bytes: _Bytes
     rise_bytes: dict[OpKind, _Bytes]
     inner_rise_bytes: dict[OpKind, _Bytes] = Field(
-        default_factory=dict, description="rises of B and BW before another layer of the stage"
+        default_factory=dict, description="rises of B, W and BW before another layer of the stage"
     )
     input_until: OpKind = OpKind.B
     output_until: OpKind = OpKind.F
@@ -136,10 +136,10 @@ class LayerProfile(Record):
       of the output. It may be larger than `saved_bytes`;
     - `recompute_saved_bytes`: what F keeps besides its input if B computes all of it again;
     - `rise_bytes[op]`: the rise of memory above its level at the op's start while it runs, results
-      included;
-    - `inner_rise_bytes[op]`: the same of B and BW if the next layer is in the same stage, which
-      hands the gradient of the output over; absent if it is no smaller, or not known. After the
-      last layer of a stage the executor holds that gradient until the op ends.
+      included. Input, output and the gradient of the output are held until the op ends, as the
+      executor holds those of a stage;
+    - `inner_rise_bytes[op]`: the same of B, W and BW if the next layer is in the same stage, which
+      hands the gradient of the output over; absent if it is no smaller, or not known.
 
     Times and rises are those of F, B, W, BW and STEP. Those of R may be measured too; else they are
     F's.
@@ -169,7 +169,7 @@ class LayerProfile(Record):
     saved_w_bytes: _Bytes
     rise_bytes: dict[OpKind, _Bytes]
     inner_rise_bytes: dict[OpKind, _Bytes] = Field(
-        default_factory=dict, description="rises of B and BW before another layer of the stage"
+        default_factory=dict, description="rises of B, W and BW before another layer of the stage"
     )
     input_until: OpKind = OpKind.B
     output_until: OpKind = OpKind.F
@@ -322,8 +322,8 @@ def smaller_rises(inner: Mapping[OpKind, int], rises: Mapping[OpKind, int]) -> d
 
 def _check_inner_rises(inner: Mapping[OpKind, int], rises: Mapping[OpKind, int]) -> None:
     for kind, rise in inner.items():
-        if kind not in (OpKind.B, OpKind.BW):
-            raise ValueError(f"inner_rise_bytes has {kind.value}; it is for B and BW")
+        if kind not in (OpKind.B, OpKind.W, OpKind.BW):
+            raise ValueError(f"inner_rise_bytes has {kind.value}; it is for B, W and BW")
         if rise > rises[kind]:
             raise ValueError(
                 f"inner_rise_bytes of {kind.value} is {rise}, above its rise_bytes "

@@ -45,7 +45,7 @@ def random_layer(draw: random.Random) -> LayerProfile:
         output_until=draw.choice(UNTIL),
         gradient_until=draw.choice(UNTIL[1:]),
     )
-    inner = {kind: layer.rise_bytes[kind] // 2 for kind in (OpKind.B, OpKind.BW)}
+    inner = {kind: layer.rise_bytes[kind] // 2 for kind in (OpKind.B, OpKind.W, OpKind.BW)}
     return layer.replace(inner_rise_bytes=inner)
 
 

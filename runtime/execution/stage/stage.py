@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import get_gradient_edge
 from torch.utils import _pytree as pytree
 
 from synth.errors import SynthError
@@ -227,14 +227,6 @@ class Stage:
         if tape is None:
             raise RuntimeError(f"W of micro-batch {microbatch}, whose F ran for a BW")
         tape.backward_weight()
-
-    def gradient_edges(self, microbatch: int) -> dict[int, GradientEdge]:
-        """Where the gradients of a micro-batch's outputs enter its graph, by their places.
-
-        An output that needs no gradient has none, and neither has any after the backward.
-        """
-        state = self._states[microbatch]
-        return dict(zip(state.wanted, state.edges, strict=True))
 
     def reads_weights_in_w(self, microbatch: int) -> bool:
         """True if W of a micro-batch reads parameters, not only their shapes."""

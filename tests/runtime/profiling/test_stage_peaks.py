@@ -6,12 +6,23 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from synth.costs.costs import Costs
 from synth.costs.partition_costs import partition_costs
 from synth.op_kinds import OpKind
 from synth.profile.whole_step import WholeStep
+from synth.runtime.batch import Batch
+from synth.runtime.execution.stage.stage import Stage
+from synth.runtime.execution.transport.in_process.ranks import InProcessGroup, InProcessRanks
+from synth.runtime.pipeline import Pipeline
 from synth.runtime.profiling.held_bytes import held_bytes
+from synth.runtime.profiling.meter import measure
 from synth.runtime.profiling.profile_model import profile_layers
 from synth.runtime.profiling.sample import Sample
+from synth.runtime.profiling.whole_step import _Copies
+from synth.schedule.lowering.lower import lower
+from synth.schedule.model import Placement, Schedule
+from synth.schedule.ops import Op
+from synth.schedule.rank_memory import peak_bytes
 
 BACKWARDS = (OpKind.B, OpKind.W, OpKind.BW)
 CHANNELS = 16
@@ -117,3 +128,43 @@ def test_the_peaks_of_a_whole_step_of_convolutions_are_the_planned_ones(name: st
     profile_layers(layers, x, x[:, 0, 0, 0], warmup=0, iterations=1, on_whole_step=steps.append)
     for peak in steps[0].peaks:
         assert peak.planned_bytes == pytest.approx(peak.measured_bytes, abs=SCALARS_BYTES)
+
+
+def peaks_of_two_stages(layers: list[nn.Module], split: bool) -> tuple[int, int]:
+    """The planned and the measured rise of a step in which a rank has both halves of a model."""
+    x = torch.randn(8, CHANNELS, 16, 16)
+    targets = x[:, 0, 0, 0]
+    profile = profile_layers([*layers, Mean()], x, targets, warmup=0, iterations=1, separate=True)
+    half = len(layers) // 2
+    sizes = [half, len(layers) + 1 - half]
+    stages = [
+        stage.replace(static_bytes=0, rise_bytes={**stage.rise_bytes, OpKind.STEP: 0})
+        for stage in partition_costs(profile, sizes).stages
+    ]
+    text = "B1.0 B0.0 W1.0 W0.0" if split else "BW1.0 BW0.0"
+    ops = f"F0.0 F1.0 {text} STEP0 STEP1"
+    where = Placement(ranks=((0, 0),))
+    schedule = Schedule(where, 1, (tuple(map(Op.parse, ops.split())),))
+    lowered = lower(schedule, Costs(stages=tuple(stages)))
+    for parameter in (p for layer in layers for p in layer.parameters()):
+        parameter.grad = torch.zeros_like(parameter)
+    parts = {
+        0: Stage(layers[:half], is_first=True, is_last=False),
+        1: Stage([*layers[half:], Mean()], is_first=False, is_last=True),
+    }
+    group = InProcessGroup(InProcessRanks(1, 60, 0), 0, (0,), 60)
+    pipeline = Pipeline(lowered, parts, group=group, device=torch.device("cpu"))
+    for _ in range(2):  # the first step observes which weight gradients can wait
+        with measure(torch.device("cpu")) as found:
+            pipeline.step(Batch(_Copies(x, 1), [targets]))
+    return peak_bytes(lowered)[0], found.peak_bytes
+
+
+@pytest.mark.parametrize("split", [True, False], ids=["B and W", "BW"])
+@pytest.mark.parametrize("name", STAGES)
+def test_what_passes_between_two_stages_of_a_rank_is_held_as_planned(
+    name: str, split: bool
+) -> None:
+    torch.manual_seed(0)
+    planned, measured = peaks_of_two_stages([make() for make in STAGES[name]], split)
+    assert planned == pytest.approx(measured, abs=SCALARS_BYTES)

@@ -29,7 +29,9 @@ def random_layer(rng: random.Random) -> LayerProfile:
         saved_bytes=rng.randint(0, 30),
         saved_w_bytes=rng.randint(0, 30),
         rise_bytes=rises,
-        inner_rise_bytes={kind: rng.randint(0, rises[kind]) for kind in rng.choice(([], [B, BW]))},
+        inner_rise_bytes={
+            kind: rng.randint(0, rises[kind]) for kind in rng.choice(([], [B, W, BW]))
+        },
         input_until=rng.choice((F, B, W)),
         output_until=rng.choice((F, B, W)),
         gradient_until=rng.choice((B, W)),

@@ -102,7 +102,7 @@ def odd_profile(rng: random.Random, num_layers: int) -> Profile:
             output_until=rng.choice([F, B, W]),
             gradient_until=rng.choice([B, W]),
             rise_bytes={kind: rng.randint(20, 60) for kind in MEASURED},
-            inner_rise_bytes={kind: rng.randint(0, 20) for kind in rng.choice([[], [B, BW]])},
+            inner_rise_bytes={kind: rng.randint(0, 20) for kind in rng.choice([[], [B, W, BW]])},
             output_bytes=rng.randint(0, 30),
         )
         for name, layer in profile.layer_profiles.items()
