@@ -128,7 +128,7 @@ class Profile(Displayed, FileRecord):
     version 5 tied parameters, version 6 how estimated numbers were computed, and ranks of unequal
     speed, version 7 variants of layers of which B computes a part again, version 8 the time of F
     and BW of two micro-batches at once, version 9 the time of the reduction of gradients, version
-    10 the rises of backwards before another layer of the stage.
+    10 the rises of B, W and BW before another layer of the stage.
     """
 
     FORMAT: ClassVar[str] = "synth-profile"
