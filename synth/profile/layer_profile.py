@@ -1,22 +1,16 @@
 """The profile of a layer: its times, its bytes, and how long its tensors are needed."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, ClassVar, Self
 
-from pydantic import (
-    Field,
-    GetJsonSchemaHandler,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from synth.op_kinds import MEASURED, OpKind
 from synth.profile.model_flops import Flops
 from synth.records.field_types import PlainText, TimeUs, Whole
-from synth.records.record import Record
+from synth.records.record import BriefRecord, Record
 from synth.units import MOST_SUMMABLE, MOST_US
 
 _Bytes = Annotated[Whole, Field(ge=0, le=MOST_SUMMABLE)]
@@ -82,11 +76,13 @@ class Timing(Record):
 VARIED = (OpKind.F, OpKind.B, OpKind.W, OpKind.BW)
 
 
-class LayerVariant(Record):
+class LayerVariant(BriefRecord):
     """The costs of a layer of which B computes a part again: those that differ from its own.
 
     The fields are defined as in `LayerProfile`; B and BW contain the recomputation.
     """
+
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("inner_rise_bytes",)
 
     time_us: dict[OpKind, Timing]
     saved_bytes: _Bytes
@@ -107,20 +103,12 @@ class LayerVariant(Record):
         check_held_until(self.input_until, self.output_until, OpKind.W)
         return self
 
-    @model_serializer(mode="wrap")
-    def _without_inner_rises(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out the rises within a stage where there are none, as earlier versions did."""
-        fields: dict[str, Any] = handler(self)
-        if not self.inner_rise_bytes:
-            fields.pop("inner_rise_bytes", None)
-        return fields
-
 
 # The share of W from which on B has but norms and biases.
 _MOSTLY = 0.95
 
 
-class LayerProfile(Record):
+class LayerProfile(BriefRecord):
     """The costs of a layer; identical layers share one.
 
     Bytes, per micro-batch unless said otherwise:
@@ -158,6 +146,15 @@ class LayerProfile(Record):
     `reduce_us` is the time in which the data-parallel ranks of a group of devices that is a rank
     add up the layer's gradients, once per step, over links of their own.
     """
+
+    LEFT_OUT: ClassVar[tuple[str, ...]] = (
+        "output_gradient_bytes",
+        "inner_rise_bytes",
+        "recompute_saved_bytes",
+        "variants",
+        "pair_us",
+        "reduce_us",
+    )
 
     time_us: dict[OpKind, Timing]
     parameter_bytes: _Bytes
@@ -205,24 +202,6 @@ class LayerProfile(Record):
         _check_inner_rises(self.inner_rise_bytes, self.rise_bytes)
         check_held_until(self.input_until, self.output_until, self.gradient_until)
         return self
-
-    @model_serializer(mode="wrap")
-    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what is as in earlier versions: no variants, pairs or further bytes."""
-        fields: dict[str, Any] = handler(self)
-        if self.output_gradient_bytes is None:
-            fields.pop("output_gradient_bytes", None)
-        if not self.inner_rise_bytes:
-            fields.pop("inner_rise_bytes", None)
-        if not self.variants:
-            fields.pop("variants", None)
-        if self.pair_us is None:
-            fields.pop("pair_us", None)
-        if not self.reduce_us:
-            fields.pop("reduce_us", None)
-        if not self.recompute_saved_bytes:
-            fields.pop("recompute_saved_bytes", None)
-        return fields
 
     @property
     def static_bytes(self) -> int:
