@@ -1,7 +1,8 @@
 """A plan as stages and a schedule of PyTorch's own `torch.distributed.pipelining`."""
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,6 +56,9 @@ class TorchPipeline(NamedTuple):
 
         Returns:
             The mean loss, detached, on the rank of the last stage; None on others.
+
+        Raises:
+            SynthError: PyTorch's split of the backward cannot divide a stage of this rank.
         """
         is_first = any(stage.is_first for stage in self.stages)
         is_last = any(stage.is_last for stage in self.stages)
@@ -62,12 +66,13 @@ class TorchPipeline(NamedTuple):
         before = {parameter: parameter.grad for parameter in self.parameters()}
         for parameter in before:
             parameter.grad = None  # PyTorch divides also what was there by the micro-batches
-        self.schedule.step(
-            *(inputs if is_first else ()),
-            target=target if is_last else None,
-            losses=losses if is_last else None,
-            return_outputs=False,
-        )
+        with _named_reuse():
+            self.schedule.step(
+                *(inputs if is_first else ()),
+                target=target if is_last else None,
+                losses=losses if is_last else None,
+                return_outputs=False,
+            )
         for each in self.shared:
             each.parameter.grad = self._total(each)
         for parameter, earlier in before.items():
@@ -94,6 +99,25 @@ class TorchPipeline(NamedTuple):
 
     def _process(self, rank: int) -> int:
         return rank if self.group is None else dist.get_global_rank(self.group, rank)
+
+
+@contextmanager
+def _named_reuse() -> Iterator[None]:
+    """Say which stages PyTorch cannot split, where its error names none.
+
+    Its W runs the graph between the uses of a parameter again, and frees it. The W of another
+    parameter that is used there then finds nothing.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if "backward through the graph a second time" not in str(error):
+            raise
+        raise SynthError(
+            "PyTorch's split of the backward (I and W) failed: a stage uses a parameter several "
+            "times, and others between; take a schedule with whole backwards, such as 1f1b, or run "
+            "the plan by synth, which splits such stages"
+        ) from error
 
 
 class _Stage(PipelineStage):

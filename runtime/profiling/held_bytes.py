@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +16,7 @@ from synth.op_kinds import OpKind
 
 from ..execution.base.boundary import Tensors
 from ..models.layered_stage import LayerCall
+from .hand_over import HandOver
 from .meter import Measurement, measure
 from .sample import Sample
 
@@ -28,6 +30,7 @@ class HeldBytes:
     saved_bytes: int
     saved_w_bytes: int
     rise_bytes: dict[OpKind, int]
+    inner_rise_bytes: dict[OpKind, int]
     input_until: OpKind
     output_until: OpKind
     gradient_until: OpKind
@@ -38,7 +41,7 @@ _TIMES_DIVIDED = 5
 
 
 def held_bytes(sample: Sample) -> HeldBytes:
-    """Run F, B and W, then F and BW, dropping in between all that a pipeline would drop.
+    """Run F, B and W, and F and BW, and see what the layer holds in between and during them.
 
     What a thread of gloo frees, the meter does not see, and counts as held. Whether the thread or
     the op drops a tensor last differs from time to time, so such a layer is measured several times.
@@ -47,13 +50,17 @@ def held_bytes(sample: Sample) -> HeldBytes:
     if not is_divided or sample.device.type == "cuda":
         return _held_once(sample)
     found = [_held_once(sample) for _ in range(_TIMES_DIVIDED)]
-    rises = [one.rise_bytes for one in found]
     return replace(
         found[0],
         saved_bytes=min(one.saved_bytes for one in found),
         saved_w_bytes=min(one.saved_w_bytes for one in found),
-        rise_bytes={kind: min(rise[kind] for rise in rises) for kind in rises[0]},
+        rise_bytes=_least([one.rise_bytes for one in found]),
+        inner_rise_bytes=_least([one.inner_rise_bytes for one in found]),
     )
+
+
+def _least(rises: Sequence[dict[OpKind, int]]) -> dict[OpKind, int]:
+    return {kind: min(rise[kind] for rise in rises) for kind in rises[0]}
 
 
 def _held_once(sample: Sample) -> HeldBytes:
@@ -77,7 +84,11 @@ def _held_once(sample: Sample) -> HeldBytes:
             return OpKind.W
         return OpKind.B if name in alive_after_f else OpKind.F
 
-    rises = micro_batch.rises | fused.rises
+    rises, last = _rises(sample, fused.last)
+    inner: dict[OpKind, int] = {}
+    if sample.targets is None:  # nothing follows the last layer
+        inner, _ = _rises(sample, last, is_inner=True)
+    rises = {kind: max(rise, inner.get(kind, 0)) for kind, rise in rises.items()}
     rises[OpKind.F] = max(micro_batch.rises[OpKind.F], fused.rises[OpKind.F])
     return HeldBytes(
         output_bytes=0 if sample.targets is not None else micro_batch.output_bytes,
@@ -85,10 +96,43 @@ def _held_once(sample: Sample) -> HeldBytes:
         saved_bytes=max(after_f, fused_after_f),
         saved_w_bytes=max(0, after_b),
         rise_bytes=rises,
+        inner_rise_bytes=inner,
         input_until=until("x"),
         output_until=until("y"),
         gradient_until=OpKind.W if "gradient" in alive_after_b else OpKind.B,
     )
+
+
+def _rises(
+    sample: Sample, after: Measurement, *, is_inner: bool = False
+) -> tuple[dict[OpKind, int], Measurement]:
+    """Measure B, W and BW where what others hold stays there.
+
+    The executor holds the input, the output and the gradient of a stage to the end of the last op
+    that needs them. Before another layer of its stage (`is_inner`) autograd alone holds a layer's
+    gradient, which is freed when it has been read, and the output lives on in B if the other layer
+    needs it until W. The layer before may have saved the input, too.
+
+    Returns:
+        The rises, and the last window of the measurement.
+    """
+    rises: dict[OpKind, int] = {}
+    for fused in (False, True):
+        micro_batch = _MeasuredMicroBatch(sample, fused=fused, is_inner=is_inner, after=after)
+        micro_batch.forward()
+        if sample.is_first:  # the inputs of the model are its own
+            micro_batch.drop("x")
+        if fused:
+            micro_batch.drop(*["y"] * is_inner)
+            micro_batch.backward_fused()
+        else:
+            micro_batch.backward_input()
+            micro_batch.drop(*["y"] * is_inner)
+            micro_batch.backward_weight()
+        rises |= micro_batch.rises
+        after = micro_batch.last
+    del rises[OpKind.F]
+    return rises, after
 
 
 def recompute_saved_bytes(sample: Sample, held: HeldBytes) -> int:
@@ -160,9 +204,15 @@ class _MeasuredMicroBatch:
     """
 
     def __init__(
-        self, sample: Sample, *, fused: bool = False, after: Measurement | None = None
+        self,
+        sample: Sample,
+        *,
+        fused: bool = False,
+        is_inner: bool = False,
+        after: Measurement | None = None,
     ) -> None:
-        self.stage = sample.stage()
+        self.hand_over = HandOver() if is_inner else None
+        self.stage = sample.stage(self.hand_over)
         self.fused = fused
         self.sample = sample
         self.device = sample.device
@@ -183,8 +233,8 @@ class _MeasuredMicroBatch:
 
     def backward_input(self) -> None:
         """Measure B, with a gradient that is made before."""
-        self._put("gradient", self._window(self._make_gradient))
-        self._run(OpKind.B, lambda: self.stage.backward_input(0, self._tensors["gradient"]))
+        gradient = self._gradient()
+        self._run(OpKind.B, lambda: self.stage.backward_input(0, gradient))
 
     def backward_weight(self) -> None:
         """Measure W."""
@@ -192,8 +242,17 @@ class _MeasuredMicroBatch:
 
     def backward_fused(self) -> None:
         """Measure BW, with a gradient that is made before."""
+        gradient = self._gradient()
+        self._run(OpKind.BW, lambda: self.stage.backward(0, gradient))
+
+    def _gradient(self) -> Tensors:
+        """Make the gradient of the output, and give what a backward takes of it."""
         self._put("gradient", self._window(self._make_gradient))
-        self._run(OpKind.BW, lambda: self.stage.backward(0, self._tensors["gradient"]))
+        if self.hand_over is not None:
+            given: Tensors = self._tensors.pop("gradient")
+            self._tensors["gradient"] = self._window(partial(self.hand_over.leave, given))
+        gradient: Tensors = self._tensors["gradient"]
+        return gradient
 
     def drop(self, *names: str) -> int:
         """Drop boundary tensors; return the bytes that the layer holds besides those alive."""

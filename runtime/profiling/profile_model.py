@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
 from synth.profile import Profile
-from synth.profile.layer_profile import Layer, LayerProfile
+from synth.profile.layer_profile import Layer, LayerProfile, LayerVariant, smaller_rises
 from synth.profile.links import Links
 from synth.profile.measurement_conditions import spread_of
 from synth.profile.optimizer import OptimizerSpec
@@ -326,14 +326,17 @@ def _with_commits(profiles: dict[str, LayerProfile], rise_bytes: int) -> dict[st
     """
     writers = (OpKind.B, OpKind.W, OpKind.BW)
 
-    def raised(rises: Mapping[OpKind, int]) -> dict[OpKind, int]:
-        return {**rises, **{kind: max(rises[kind], rise_bytes) for kind in writers}}
+    def raised(costs: LayerProfile | LayerVariant) -> dict[str, dict[OpKind, int]]:
+        more = {kind: max(costs.rise_bytes[kind], rise_bytes) for kind in writers}
+        inner = {kind: max(rise, rise_bytes) for kind, rise in costs.inner_rise_bytes.items()}
+        rises = {**costs.rise_bytes, **more}
+        return {"rise_bytes": rises, "inner_rise_bytes": smaller_rises(inner, rises)}
 
     return {
         name: profile.replace(
-            rise_bytes=raised(profile.rise_bytes),
+            **raised(profile),
             variants={
-                policy: variant.replace(rise_bytes=raised(variant.rise_bytes))
+                policy: variant.replace(**raised(variant))
                 for policy, variant in profile.variants.items()
             },
         )

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from synth.op_kinds import MEASURED, OpKind
-from synth.profile.layer_profile import LayerProfile, Timing
+from synth.profile.layer_profile import LayerProfile, Timing, smaller_rises
 from synth.profile.optimizer import OptimizerSpec
 from synth.schedule.ops import Op
 
@@ -69,6 +69,7 @@ def profile_layer(
         saved_bytes=held.saved_bytes,
         saved_w_bytes=held.saved_w_bytes,
         rise_bytes=rises,
+        inner_rise_bytes=smaller_rises(held.inner_rise_bytes, rises),
         input_until=held.input_until,
         output_until=held.output_until,
         gradient_until=held.gradient_until,

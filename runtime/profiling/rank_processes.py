@@ -16,7 +16,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.distributed_c10d import _get_default_store
 
 from synth.errors import SynthError
-from synth.profile.layer_profile import LayerProfile, Timing
+from synth.op_kinds import OpKind
+from synth.profile.layer_profile import LayerProfile, Timing, smaller_rises
 
 from ..execution.gradients.all_reduce import broadcast_from_first, is_sharded
 from ..models.layered_stage import LayerCall
@@ -104,13 +105,17 @@ class RankProcesses:
         times = {
             kind: max((each.time_us[kind] for each in found), key=_median) for kind in own.time_us
         }
+        rises = {kind: max(each.rise_bytes[kind] for each in found) for kind in own.rise_bytes}
+        inner = {
+            kind: max(each.inner_rise(kind) for each in found)
+            for kind in (OpKind.B, OpKind.W, OpKind.BW)
+        }
         pairs = [each.pair_us for each in found if each.pair_us is not None]
         return own.replace(
             time_us=times,
             pair_us=max(pairs, key=_median, default=None),
-            rise_bytes={
-                kind: max(each.rise_bytes[kind] for each in found) for kind in own.rise_bytes
-            },
+            rise_bytes=rises,
+            inner_rise_bytes=smaller_rises(inner, rises),
             **{name: max(getattr(each, name) for each in found) for name in _BYTES},
         )
 

@@ -57,13 +57,19 @@ class Sample:
         arguments = given if self.targets is None else (*given, copied(self.targets))
         return self.layer(*arguments) if self.call is None else self.call(arguments)
 
-    def stage(self) -> Stage:
-        """Make a stage of the layer alone, so that a run's own code is measured."""
+    def stage(self, following: nn.Module | None = None) -> Stage:
+        """Make a stage of the layer, so that a run's own code is measured.
+
+        Args:
+            following: another layer of the stage; None: the layer is alone.
+        """
+        more = [] if following is None else [following]
         is_last = self.targets is not None
         if self.call is None:
-            return Stage([self.layer], is_first=self.is_first, is_last=is_last)
+            return Stage([self.layer, *more], is_first=self.is_first, is_last=is_last)
+        calls = [self.call, *(LayerCall(self.call.index + 1, layer) for layer in more)]
         return LayeredStage(
-            [self.call], is_first=self.is_first, is_last=is_last, randomness=Randomness(0, 1)
+            calls, is_first=self.is_first, is_last=is_last, randomness=Randomness(0, 1)
         )
 
     @property

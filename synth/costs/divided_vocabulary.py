@@ -128,6 +128,7 @@ def _head_part(
         | {
             "time_us": times,
             "rise_bytes": rises,
+            "inner_rise_bytes": {},
             "saved_bytes": ceil(layer.saved_bytes / num_ranks),
             "saved_w_bytes": ceil(layer.saved_w_bytes / num_ranks),
             "output_bytes": output_bytes,

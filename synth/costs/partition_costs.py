@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise, product
+from itertools import pairwise
 
 from synth.costs.costs import Costs
+from synth.costs.layer_boundaries import BACKWARDS, LayerBoundary, own_change
 from synth.costs.stage_costs import StageCosts
 from synth.costs.stage_ties import StageTie
 from synth.errors import SynthError
@@ -12,9 +13,6 @@ from synth.op_kinds import MEASURED, OpKind
 from synth.profile import Profile
 from synth.profile.layer_profile import LayerProfile
 from synth.profile.tied_parameters import GradientSum
-
-# The later of two ops of a micro-batch.
-_LATER = {pair: max(pair, key=lambda kind: kind.rank_in_chain) for pair in product(OpKind, OpKind)}
 
 
 def partition_costs(
@@ -125,32 +123,26 @@ def stage_costs(
         sums: the sums of gradients of tied parameters.
         is_first: True if it is the first stage, which holds no input.
     """
-    interior = layers[:-1]
-    held = [_LATER[layer.output_until, after.input_until] for layer, after in pairwise(layers)]
-    sizes = [layer.output_bytes for layer in interior]
-    kept_for_b = sum(s for s, until in zip(sizes, held, strict=True) if until != OpKind.F)
-    kept_for_w = sum(s for s, until in zip(sizes, held, strict=True) if until == OpKind.W)
-    gradients_for_w = sum(
-        layer.returned_bytes for layer in interior if layer.gradient_until == OpKind.W
-    )
+    boundaries = [LayerBoundary.between(*pair) for pair in pairwise(layers)]
     durations = {
         kind: round(sum(layer.time_us[kind].median_us for layer in layers)) for kind in MEASURED
     }
     durations[OpKind.R] = round(sum(layer.recompute_us for layer in layers))
     forward_rises = [layer.rise_bytes[OpKind.F] for layer in layers]
+    again_rises = [layer.recompute_rise_bytes for layer in layers]
     return StageCosts(
         duration_us=durations,
         static_bytes=sum(layer.static_bytes for layer in layers),
         output_bytes=layers[-1].output_bytes,
         output_gradient_bytes=layers[-1].output_gradient_bytes,
-        saved_bytes=sum(layer.saved_bytes for layer in layers) + kept_for_b,
-        saved_w_bytes=sum(layer.saved_w_bytes for layer in layers) + kept_for_w + gradients_for_w,
+        saved_bytes=sum(layer.saved_bytes for layer in layers)
+        + sum(boundary.saved_bytes for boundary in boundaries),
+        saved_w_bytes=sum(layer.saved_w_bytes for layer in layers)
+        + sum(boundary.saved_w_bytes for boundary in boundaries),
         rise_bytes={
-            OpKind.F: _forward_rise(layers, forward_rises, held),
-            OpKind.R: _forward_rise(layers, [layer.recompute_rise_bytes for layer in layers], held),
-            OpKind.B: _backward_rise(layers, OpKind.B, held),
-            OpKind.W: _weight_rise(layers, sums),
-            OpKind.BW: _backward_rise(layers, OpKind.BW, held, sums),
+            OpKind.F: _forward_rise(layers, boundaries, forward_rises),
+            OpKind.R: _forward_rise(layers, boundaries, again_rises),
+            **{kind: _backward_rise(layers, boundaries, kind, sums) for kind in BACKWARDS},
             OpKind.STEP: sum(layer.rise_bytes[OpKind.STEP] for layer in layers),
         },
         input_until=layers[0].input_until if not is_first else OpKind.F,
@@ -174,58 +166,50 @@ def _light_rise(layers: list[LayerProfile], rises: list[int]) -> int:
     return max(map(sum, zip(inputs, rises, strict=True)))
 
 
-def _forward_rise(layers: list[LayerProfile], rises: list[int], held: list[OpKind]) -> int:
+def _forward_rise(
+    layers: list[LayerProfile], boundaries: list[LayerBoundary], rises: list[int]
+) -> int:
     """The highest level of F, or R, above its start: layers run first to last.
 
     Args:
+        boundaries: between each layer and the next one.
         rises: by layer, the rise during its op.
-        held: by layer but the last, the last op that needs its output.
     """
     level = rise = 0
     for i, layer in enumerate(layers):
         rise = max(rise, level + rises[i])
         level += layer.saved_bytes + layer.output_bytes
-        if i > 0 and held[i - 1] == OpKind.F:
-            level -= layers[i - 1].output_bytes
+        if i > 0:
+            level -= layers[i - 1].output_bytes - boundaries[i - 1].saved_bytes
     return rise
 
 
 def _backward_rise(
-    layers: list[LayerProfile], kind: OpKind, held: list[OpKind], sums: Sequence[GradientSum] = ()
+    layers: list[LayerProfile],
+    boundaries: list[LayerBoundary],
+    kind: OpKind,
+    sums: Sequence[GradientSum],
 ) -> int:
-    """The highest level of B (or BW) above its start: layers run last to first.
+    """The highest level of B, W or BW above its start: layers run last to first.
 
-    Between layers i−1 and i lie an activation and its gradient. B of layer i makes that gradient;
-    it dies with B of layer i−1 unless W wants it, and so does the activation unless F or W
-    decided otherwise. Gradients of tied parameters are added up one parameter after the other, and
-    a new sum is made beside the old one and what is added to it.
-    """
-    split = kind == OpKind.B
-    level = rise = 0
-    for i in reversed(range(len(layers))):
-        layer = layers[i]
-        summed = sum(one.num_bytes for one in sums if one.exists_at(i))
-        new_sum = max((one.largest_bytes for one in sums if one.grows_at(i)), default=0)
-        rise = max(rise, level + summed + new_sum + layer.rise_bytes[kind])
-        level += (layer.saved_w_bytes if split else 0) - layer.saved_bytes
-        if i > 0:
-            level += layers[i - 1].returned_bytes
-        if i < len(layers) - 1:
-            keeps_gradient = split and layer.gradient_until == OpKind.W
-            frees_activation = held[i] == OpKind.B or (held[i] == OpKind.W and not split)
-            level -= layer.returned_bytes * (not keeps_gradient)
-            level -= layer.output_bytes * frees_activation
-    return rise
+    Gradients of tied parameters are added up one parameter after the other. In W a sum grows in
+    place. In BW a new sum is made beside the old one and what is added to it.
 
-
-def _weight_rise(layers: list[LayerProfile], sums: Sequence[GradientSum]) -> int:
-    """The highest level of W above its start: the tasks run in the order B recorded them.
-
-    Sums of gradients grow in place.
+    Args:
+        boundaries: between each layer and the next one.
+        sums: the sums of gradients of tied parameters, which B leaves to W.
     """
     level = rise = 0
     for i, layer in reversed(list(enumerate(layers))):
-        summed = sum(one.num_bytes for one in sums if one.exists_at(i))
-        rise = max(rise, level + summed + layer.rise_bytes[OpKind.W])
-        level -= layer.saved_w_bytes
+        own_rise = layer.inner_rise(kind) if i < len(boundaries) else layer.rise_bytes[kind]
+        if kind != OpKind.B:
+            own_rise += sum(one.num_bytes for one in sums if one.exists_at(i))
+        if kind == OpKind.BW:
+            own_rise += max((one.largest_bytes for one in sums if one.grows_at(i)), default=0)
+        rise = max(rise, level + own_rise)
+        level += own_change(layer, kind)
+        if i > 0:
+            level += boundaries[i - 1].by_next[kind]
+        if i < len(boundaries):
+            level += boundaries[i].by_previous[kind]
     return rise

@@ -18,7 +18,7 @@ from synth.costs.recomputation import FULL, Recomputation
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
 from synth.profile import Profile
-from synth.profile.layer_profile import LayerProfile
+from synth.profile.layer_profile import LayerProfile, smaller_rises
 from synth.units import shown
 
 _BACKWARDS = (OpKind.B, OpKind.BW)
@@ -113,13 +113,15 @@ def _recomputed_whole(layer: LayerProfile) -> LayerProfile:
     kept_for_w = again_bytes if layer.output_until == OpKind.W else 0
     again = layer.time_us.get(OpKind.R, layer.time_us[OpKind.F])
     times, rises = dict(layer.time_us), dict(layer.rise_bytes)
+    rebuilt_bytes, inner = layer.saved_bytes + again_bytes, {}
     for kind in _BACKWARDS:
         times[kind] = again.followed_by(times[kind])
-        rebuilt_bytes = layer.saved_bytes + again_bytes
-        rises[kind] = max(layer.recompute_rise_bytes, rebuilt_bytes + rises[kind])
+        rises[kind] = max(layer.recompute_rise_bytes, rebuilt_bytes + layer.rise_bytes[kind])
+        inner[kind] = max(layer.recompute_rise_bytes, rebuilt_bytes + layer.inner_rise(kind))
     return layer.replace(
         time_us=times,
         rise_bytes=rises,
+        inner_rise_bytes=smaller_rises(inner, rises),
         saved_bytes=layer.recompute_saved_bytes,
         recompute_saved_bytes=0,
         saved_w_bytes=layer.saved_w_bytes + kept_for_w,

@@ -399,6 +399,7 @@ class Estimator:
                 parameter_bytes=own.parameter_bytes,
                 gradient_bytes=own.gradient_bytes,
                 optimizer_bytes=own.optimizer_bytes,
+                step_us=round(self._step_us(own), 3),
                 reduce_us=round(self._reduction_us("embedding", own), 3),
             ),
         )

@@ -33,6 +33,7 @@ SOFTWARE = {
         traffic=1.3,
         waits_for_sends=True,
         saves_casts=False,
+        gathers_narrow=False,
     ),
     # Keys and values are repeated before attention, and gathered before it begins (its default
     # `context_parallel_rotate_method`).
@@ -42,9 +43,12 @@ SOFTWARE = {
         repeats_keys=True,
         stops_early=True,
         saves_casts=False,
+        gathers_narrow=False,
     ),
     # Its recipes have `activation_checkpointing_reentrant: false`.
-    "llm-foundry": Software(attention=AttentionKernel.FLASH1, traffic=1.5, stops_early=True),
+    "llm-foundry": Software(
+        attention=AttentionKernel.FLASH1, traffic=1.5, stops_early=True, gathers_narrow=False
+    ),
 }
 
 

@@ -75,6 +75,8 @@ class Software(Record):
         saves_casts: matrices of narrow factors save their inputs for W as they were cast, and keep
             casts of their weights from the first micro-batch of a step on, straight and turned
             (Transformer Engine's `is_first_microbatch`); else they cast again (torchao).
+        gathers_narrow: parameters of matrices can be kept and gathered in float8 (Megatron-LM's
+            `--fp8-param-gather`).
         stops_early: a layer is recomputed up to the last result that B needs, as PyTorch's
             checkpoints without re-entrance are.
         host_us: that the host takes to launch F and B of a layer with experts, one after another;
@@ -89,6 +91,7 @@ class Software(Record):
     traffic: float = Field(default=1.0, ge=0.1, le=10)
     waits_for_sends: bool = False
     saves_casts: bool = True
+    gathers_narrow: bool = True
     stops_early: bool = False
     sends_once: bool = False
     hidden_experts: float = Field(default=0.0, ge=0, le=1)
@@ -101,7 +104,7 @@ class Software(Record):
                 f"§fp8_param_gather keeps parameters as float8 products take them, and §dtype "
                 f"{precision} is given; give fp8"
             )
-        if not self.saves_casts:
+        if not self.gathers_narrow:
             raise SynthError(
                 "§fp8_param_gather is of Megatron-LM with Transformer Engine, and §software or "
                 "§for names another program; leave one of them out"

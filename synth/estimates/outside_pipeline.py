@@ -59,7 +59,7 @@ class OutsidePipeline:
             held: by rank, the places of its layers.
         """
         reduce_us, gather_us = max((self._data_of(profile, places) for places in held), key=sum)
-        step_us = max(_step_us(profile, places) for places in held)
+        step_us = max(update_us(profile, places) for places in held)
         return OutsideTimes(reduce_us + self._tied_us(held), gather_us, step_us)
 
     def least(self, profile: Profile) -> OutsideTimes:
@@ -70,7 +70,9 @@ class OutsidePipeline:
         """
         every = range(len(profile.layers))
         share = 1 / self.ranks
-        return OutsideTimes(*self._data_of(profile, every, share), share * _step_us(profile, every))
+        return OutsideTimes(
+            *self._data_of(profile, every, share), share * update_us(profile, every)
+        )
 
     def _tied_us(self, held: Sequence[Sequence[int]]) -> float:
         """The sum of the gradients of a tied matrix that two ranks have."""
@@ -125,5 +127,9 @@ def layers_of_ranks(sizes: Sequence[int], placement: Placement) -> list[list[int
     return held
 
 
-def _step_us(profile: Profile, places: Sequence[int]) -> float:
-    return sum(profile.layer_profile(place).time_us[OpKind.STEP].median_us for place in places)
+def update_us(profile: Profile, places: Sequence[int]) -> float:
+    """The optimizer on a rank with layers at these places, which updates what they share once."""
+    each = (profile.layer_profile(place).time_us[OpKind.STEP].median_us for place in places)
+    ties = zip(profile.tied_parameters or (), profile.tied_places, strict=True)
+    again = (tied.step_us * max(0, len({*shared} & {*places}) - 1) for tied, shared in ties)
+    return sum(each) - sum(again)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from synth.costs.recomputed_layers import recomputing
 from synth.errors import SynthError
-from synth.estimates.outside_pipeline import OutsidePipeline, layers_of_ranks
+from synth.estimates.outside_pipeline import OutsidePipeline, layers_of_ranks, update_us
 from synth.families import family_layout, family_of, family_placement, generate, overlapping
 from synth.layouts.judged import Bounded, JudgedLayout, LayoutTimes
 from synth.layouts.layout_bounds import LayoutBounds
@@ -259,7 +259,7 @@ def _parts(layout: RunLayout, bounds: LayoutBounds, plan: Plan) -> LayoutTimes:
     again_us = each * _work_us(recomputing(profile, plan.recomputation)) - work_us
     held = layers_of_ranks(plan.partition, plan.placed)
     outside = OutsidePipeline(bounds.estimator, layout.ranks).times(profile, held)
-    step_us = sum(_layer_us(profile, (OpKind.STEP,))) / layout.ranks
+    step_us = sum(update_us(profile, places) for places in held) / layout.ranks
     estimate = profile.provenance.estimate
     assert estimate is not None
     shares = [estimate.factors[kind].share for kind in ("matmul", "memory", "communication")]

@@ -60,14 +60,16 @@ class PipelineBound:
         layers = [profile.layer_profile(place) for place in range(len(profile.layers))]
         times = {
             kind: np.array([layer.time_us[kind].median_us for layer in layers])
-            for kind in (OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP)
+            for kind in (OpKind.F, OpKind.B, OpKind.W, OpKind.BW)
         }
         hidden = pairs * np.array([layer.hidden_us for layer in layers])
         self.forward = times[OpKind.F] - hidden
         least_us = np.minimum(times[OpKind.B], times[OpKind.BW])
         self.input_gradient = np.maximum(0.0, least_us - hidden)
         backward = np.minimum(times[OpKind.B] + times[OpKind.W], times[OpKind.BW])
-        self._passes, self._step = self.forward + backward, times[OpKind.STEP]
+        self._passes = self.forward + backward
+        once = profile.stage_layers(0, len(layers))
+        self._step = np.array([layer.time_us[OpKind.STEP].median_us for layer in once])
         self._backward_us = float(times[OpKind.BW].sum())
         again_us = sum(
             tied.reduce_us * (len(tied.layers) - 1) for tied in profile.tied_parameters or ()

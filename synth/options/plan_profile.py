@@ -8,9 +8,9 @@ from synth.option_names import named
 from synth.options.links import read_links
 from synth.options.profiles import with_speeds
 from synth.profile import Profile
-from synth.schedule.files.check_against_profile import differences
+from synth.schedule.files.check_against_profile import differences, larger_rises
 from synth.schedule.files.plan_file import Plan
-from synth.units import shown
+from synth.units import format_bytes, shown
 
 # Recorded by `synth solve` if it used the profile's links.
 _OWN_LINKS = "as in the profile"
@@ -26,6 +26,9 @@ def costs_of(
     on_trust: Facts,
 ) -> Profile | None:
     """Derive the costs again from the plan's profile, if it is available, and return the profile.
+
+    It is not returned where backwards take more in the plan than by the profile, as plans of an
+    earlier synth say: bounds of other partitions would be of other costs.
 
     Args:
         plan: contains the costs to compare.
@@ -71,10 +74,18 @@ def costs_of(
             f"that it is of the shipped profile {profile.name}: costs are the same, and its "
             f"profile_fingerprint is another's"
         )
+    larger_bytes = larger_rises(plan, profile)
+    if larger_bytes > 0:
+        on_trust["memory of backwards"] = (
+            f"that they take what the plan says, up to {format_bytes(larger_bytes)} more than by "
+            f"profile {profile.name}: an earlier synth made the plan, which runs in less memory "
+            f"than it claims; solve again to use the rest"
+        )
     verified["costs"] = (
         f"layers, workload, links and the costs of every stage are those of profile {profile.name}"
+        + " but for the memory of backwards" * (larger_bytes > 0)
     )
-    return profile
+    return None if larger_bytes > 0 else profile
 
 
 def _profile(plan: Plan, given: Profile | str, link: Sequence[str] | None) -> Profile:

@@ -1,5 +1,6 @@
 """The profile of a layer: its times, its bytes, and how long its tensors are needed."""
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, GetJsonSchemaHandler, model_validator
@@ -75,16 +76,21 @@ class Timing(Record):
 VARIED = (OpKind.F, OpKind.B, OpKind.W, OpKind.BW)
 
 
-class LayerVariant(Record):
+class LayerVariant(BriefRecord):
     """The costs of a layer of which B computes a part again: those that differ from its own.
 
     The fields are defined as in `LayerProfile`; B and BW contain the recomputation.
     """
 
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("inner_rise_bytes",)
+
     time_us: dict[OpKind, Timing]
     saved_bytes: _Bytes
     saved_w_bytes: _Bytes
     rise_bytes: dict[OpKind, _Bytes]
+    inner_rise_bytes: dict[OpKind, _Bytes] = Field(
+        default_factory=dict, description="rises of B, W and BW before another layer of the stage"
+    )
     input_until: OpKind = OpKind.B
     output_until: OpKind = OpKind.F
 
@@ -93,6 +99,7 @@ class LayerVariant(Record):
         for table, name in ((self.time_us, "time_us"), (self.rise_bytes, "rise_bytes")):
             if set(table) != set(VARIED):
                 raise ValueError(f"{name} of a variant needs F, B, W, BW and no others")
+        _check_inner_rises(self.inner_rise_bytes, self.rise_bytes)
         check_held_until(self.input_until, self.output_until, OpKind.W)
         return self
 
@@ -117,7 +124,10 @@ class LayerProfile(BriefRecord):
       of the output. It may be larger than `saved_bytes`;
     - `recompute_saved_bytes`: what F keeps besides its input if B computes all of it again;
     - `rise_bytes[op]`: the rise of memory above its level at the op's start while it runs, results
-      included.
+      included. Input, output and the gradient of the output are held until the op ends, as the
+      executor holds those of a stage;
+    - `inner_rise_bytes[op]`: the same of B, W and BW if the next layer is in the same stage, which
+      hands the gradient of the output over; absent if it is no smaller, or not known.
 
     Times and rises are those of F, B, W, BW and STEP. Those of R may be measured too; else they are
     F's.
@@ -139,6 +149,7 @@ class LayerProfile(BriefRecord):
 
     LEFT_OUT: ClassVar[tuple[str, ...]] = (
         "output_gradient_bytes",
+        "inner_rise_bytes",
         "recompute_saved_bytes",
         "variants",
         "pair_us",
@@ -154,6 +165,9 @@ class LayerProfile(BriefRecord):
     saved_bytes: _Bytes
     saved_w_bytes: _Bytes
     rise_bytes: dict[OpKind, _Bytes]
+    inner_rise_bytes: dict[OpKind, _Bytes] = Field(
+        default_factory=dict, description="rises of B, W and BW before another layer of the stage"
+    )
     input_until: OpKind = OpKind.B
     output_until: OpKind = OpKind.F
     gradient_until: OpKind = OpKind.B
@@ -185,6 +199,7 @@ class LayerProfile(BriefRecord):
             unknown = [kind.value for kind in table if kind not in (*MEASURED, OpKind.R)]
             if unknown:
                 raise ValueError(f"{name} has {', '.join(unknown)}, which no layer is measured for")
+        _check_inner_rises(self.inner_rise_bytes, self.rise_bytes)
         check_held_until(self.input_until, self.output_until, self.gradient_until)
         return self
 
@@ -228,6 +243,10 @@ class LayerProfile(BriefRecord):
         """The rise of memory during R: as measured, or as during F."""
         return self.rise_bytes.get(OpKind.R, self.rise_bytes[OpKind.F])
 
+    def inner_rise(self, kind: OpKind) -> int:
+        """The rise of memory during an op of the layer if the next one is in the same stage."""
+        return self.inner_rise_bytes.get(kind, self.rise_bytes[kind])
+
     @property
     def as_variant(self) -> LayerVariant:
         """The costs that differ between variants of a layer."""
@@ -236,6 +255,7 @@ class LayerProfile(BriefRecord):
             saved_bytes=self.saved_bytes,
             saved_w_bytes=self.saved_w_bytes,
             rise_bytes={kind: self.rise_bytes[kind] for kind in VARIED},
+            inner_rise_bytes=self.inner_rise_bytes,
             input_until=self.input_until,
             output_until=self.output_until,
         )
@@ -256,6 +276,7 @@ class LayerProfile(BriefRecord):
         return self.replace(
             time_us={**self.time_us, **times},
             rise_bytes={**self.rise_bytes, **rises},
+            inner_rise_bytes=variant.inner_rise_bytes,
             saved_bytes=variant.saved_bytes,
             saved_w_bytes=variant.saved_w_bytes,
             input_until=variant.input_until,
@@ -271,6 +292,22 @@ class LayerProfile(BriefRecord):
 
 def _longer(one: Timing, other: Timing) -> Timing:
     return max(one, other, key=lambda timing: timing.median_us)
+
+
+def smaller_rises(inner: Mapping[OpKind, int], rises: Mapping[OpKind, int]) -> dict[OpKind, int]:
+    """Return those of a layer's rises within a stage that are below its others."""
+    return {kind: rise for kind, rise in inner.items() if rise < rises[kind]}
+
+
+def _check_inner_rises(inner: Mapping[OpKind, int], rises: Mapping[OpKind, int]) -> None:
+    for kind, rise in inner.items():
+        if kind not in (OpKind.B, OpKind.W, OpKind.BW):
+            raise ValueError(f"inner_rise_bytes has {kind.value}; it is for B, W and BW")
+        if rise > rises[kind]:
+            raise ValueError(
+                f"inner_rise_bytes of {kind.value} is {rise}, above its rise_bytes "
+                f"{rises[kind]}; within a stage an op takes no more than at its end"
+            )
 
 
 def check_held_until(input_until: OpKind, output_until: OpKind, gradient_until: OpKind) -> None:

@@ -115,11 +115,12 @@ class Profile(Displayed, FileRecord):
     added the FLOPs of layers and the peak FLOP/s of the device, version 4 the gradients of outputs,
     version 5 tied parameters, version 6 how estimated numbers were computed, and ranks of unequal
     speed, version 7 variants of layers of which B computes a part again, version 8 the time of F
-    and BW of two micro-batches at once, version 9 the time of the reduction of gradients.
+    and BW of two micro-batches at once, version 9 the time of the reduction of gradients, version
+    10 the rises of B, W and BW before another layer of the stage.
     """
 
     FORMAT: ClassVar[str] = "synth-profile"
-    VERSION: ClassVar[int] = 9
+    VERSION: ClassVar[int] = 10
     SINCE: ClassVar[Mapping[str, int]] = {
         "workload.inputs": 2,
         "peak_flops_per_s": 3,
@@ -129,6 +130,8 @@ class Profile(Displayed, FileRecord):
         "layer_profiles.*.variants": 7,
         "layer_profiles.*.pair_us": 8,
         "layer_profiles.*.reduce_us": 9,
+        "layer_profiles.*.inner_rise_bytes": 10,
+        "layer_profiles.*.variants.*.inner_rise_bytes": 10,
         "tied_parameters.reduce_us": 9,
         "workload.group": 7,
     }

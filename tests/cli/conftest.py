@@ -14,6 +14,7 @@ from synth.cli import run_command_line
 from synth.cli.progress import interrupt
 from synth.costs.partition_costs import partition_costs
 from synth.families import generate
+from synth.op_kinds import OpKind
 from synth.profile import Profile
 from synth.profile.links import Link, Links
 from synth.profile.workload import Workload
@@ -143,3 +144,19 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("data") / "text.txt"
     path.write_text("the quick brown fox jumps over the lazy dog. " * 200)
     return path
+
+
+def of_an_earlier_synth(plan: Plan) -> Plan:
+    """The plan with backwards that take 5 MB more, as where a boundary is counted for longer."""
+    stages = [
+        stage.replace(
+            rise_bytes={
+                **stage.rise_bytes,
+                **{kind: stage.rise_bytes[kind] + 5_000_000 for kind in (OpKind.B, OpKind.BW)},
+            }
+        )
+        for stage in plan.costs.stages
+    ]
+    costs = plan.costs.replace(stages=tuple(stages))
+    peaks = peak_bytes(lower(plan.schedule(), costs))
+    return plan.replace(costs=costs, claim=plan.claim.replace(peak_bytes=peaks))

@@ -9,11 +9,12 @@ import pytest
 
 from synth.costs.partition_costs import partition_costs
 from synth.families import generate
+from synth.op_kinds import OpKind
 from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule.files.certificate import Certificate, ProverName
 from synth.schedule.files.plan_file import Plan
-from tests.cli.conftest import NAME, Synth
+from tests.cli.conftest import NAME, Synth, of_an_earlier_synth
 
 Change = Callable[[dict[str, Any]], object]
 
@@ -133,6 +134,24 @@ def test_a_profile_that_the_plan_is_not_of_is_refused_if_given_and_passed_over_i
     assert ended.code == 0
     assert "the shipped one named zb-1.5b-p8-m24 is another; give --profile" in ended.stdout
     assert synth("check", tmp_path / "plan.json", "--profile", tmp_path / "other.json").code == 0
+
+
+def test_a_plan_whose_backwards_were_thought_to_take_more_is_valid_and_says_so(
+    synth: Synth, tmp_path: Path
+) -> None:
+    plan = Plan.of(Profile.load(find(NAME)), [6] * 4, generate("1f1b", 4, 8))
+    of_an_earlier_synth(plan).save(tmp_path / "old.json")
+    for given in ((), ("--profile", NAME)):
+        ended = synth("check", tmp_path / "old.json", *given)
+        assert ended.code == 0, ended.stderr
+        assert f"those of profile {NAME} but for the memory of backwards" in ended.stdout
+        assert "up to 5 MB more than by profile" in ended.stdout
+    less = plan.costs.stages[0]
+    rises = {**less.rise_bytes, OpKind.B: less.rise_bytes[OpKind.B] - 1}
+    stages = (less.replace(rise_bytes=rises), *plan.costs.stages[1:])
+    plan.replace(costs=plan.costs.replace(stages=stages)).save(tmp_path / "less.json")
+    ended = synth("check", tmp_path / "less.json")
+    assert ended.code == 5 and "costs of stage 0, rise_bytes, B" in ended.stderr
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 
 from synth.plan.memory_curve.curve_file import MemoryCurve, cap_of
 from synth.schedule.files.plan_file import Plan
-from tests.cli.conftest import NAME, Synth
+from tests.cli.conftest import NAME, Synth, of_an_earlier_synth
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZE = ("--ranks", "4", "--micro-batches", "4")
@@ -75,6 +75,18 @@ def test_the_same_command_again_goes_on_and_another_problem_is_refused(
         assert "holds the curve of another problem" in refused.stderr and words in refused.stderr
         assert "give another -o" in refused.stderr
     assert path.read_text() == before
+
+
+def test_a_curve_of_an_earlier_synth_whose_bounds_may_not_hold_is_refused(
+    synth: Synth, tmp_path: Path
+) -> None:
+    path = tmp_path / "curve.json"
+    assert synth(*SMALL, "2", "-o", path).code == 0
+    curve = MemoryCurve.load(path)
+    curve.replace(points=tuple(map(of_an_earlier_synth, curve.points))).save(path)
+    refused = synth(*SMALL, "3", "-o", path)
+    assert refused.code == 2
+    assert "memory of backwards: as an earlier synth counted it there, less here" in refused.stderr
 
 
 def test_with_recomputation_the_table_says_which_stages(synth: Synth, tmp_path: Path) -> None:

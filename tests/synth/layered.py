@@ -31,7 +31,7 @@ def invented(profiles: Sequence[LayerProfile]) -> Profile:
 def random_layer(draw: random.Random) -> LayerProfile:
     """Any figures at all."""
     times = (OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP)
-    return LayerProfile(
+    layer = LayerProfile(
         time_us={kind: Timing.exactly(draw.randint(1, 20)) for kind in times},
         parameter_bytes=draw.randint(0, 5),
         gradient_bytes=draw.randint(0, 5),
@@ -45,6 +45,8 @@ def random_layer(draw: random.Random) -> LayerProfile:
         output_until=draw.choice(UNTIL),
         gradient_until=draw.choice(UNTIL[1:]),
     )
+    inner = {kind: layer.rise_bytes[kind] // 2 for kind in (OpKind.B, OpKind.W, OpKind.BW)}
+    return layer.replace(inner_rise_bytes=inner)
 
 
 def block(draw: random.Random) -> LayerProfile:

@@ -116,7 +116,7 @@ def _begun(asked: _CurveTask) -> MemoryCurve | None:
     if not output.exists():
         return None
     begun = MemoryCurve.load(output)
-    differs = difference(begun, empty_curve(asked.profile, asked.space))
+    differs = difference(begun, empty_curve(asked.profile, asked.space), asked.profile)
     if differs is not None:
         raise SynthError(
             f"{output} holds the curve of another problem ({differs}); give another -o, or "

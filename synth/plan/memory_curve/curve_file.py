@@ -20,6 +20,7 @@ from synth.plan.search_space import LimitedSpace, Placements, WeightPlaces
 from synth.profile import Profile
 from synth.records.field_types import PlainText
 from synth.records.record import FileRecord, Record
+from synth.schedule.files.check_against_profile import larger_rises
 from synth.schedule.files.claim import Claim
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.placements import current_placement_name
@@ -180,11 +181,18 @@ def value_of(plan: Plan) -> int:
     return plan.claim.value_us
 
 
-def difference(there: MemoryCurve, here: MemoryCurve) -> str | None:
-    """Return how two problems differ, as a word and both values; None if they do not."""
+def difference(there: MemoryCurve, here: MemoryCurve, profile: Profile) -> str | None:
+    """Return how two problems differ, as a word and both values; None if they do not.
+
+    Args:
+        profile: that of `here`.
+    """
     one, other = _identity(there), _identity(here)
     differing = (name for name in one if one[name] != other.get(name))
-    return next((f"{name}: {one[name]} there, {other[name]} here" for name in differing), None)
+    found = next((f"{name}: {one[name]} there, {other[name]} here" for name in differing), None)
+    if found is None and any(larger_rises(plan, profile) > 0 for plan in there.points):
+        return "memory of backwards: as an earlier synth counted it there, less here"
+    return found
 
 
 def _identity(curve: MemoryCurve) -> dict[str, object]:

@@ -108,7 +108,7 @@ def trace(
         raise SynthError("the problem has memory limits, which a curve varies; give none")
     curve = empty_curve(profile, space)
     if begun is not None:
-        differs = difference(begun, curve)
+        differs = difference(begun, curve, profile)
         if differs is not None:
             raise SynthError(f"what was begun is the curve of another problem: {differs}")
         curve = begun.replace(points=closed(begun.points))

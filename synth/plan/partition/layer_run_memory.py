@@ -12,6 +12,7 @@ from itertools import pairwise
 import numpy as np
 
 from synth.costs.costs import IntArray
+from synth.costs.layer_boundaries import BACKWARDS, LayerBoundary, own_change
 from synth.op_kinds import OpKind
 from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.profile.layer_profile import LayerProfile
@@ -36,6 +37,9 @@ class RunNeeds:
             kind: _array(layers, lambda layer, kind=kind: layer.rise_bytes[kind])
             for kind in (F, B, W, BW, STEP)
         }
+        self._inner_rise = {
+            kind: [layer.inner_rise(kind) for layer in layers] for kind in BACKWARDS
+        }
         self._input_until = [layer.input_until for layer in layers]
         self._until = {
             until: np.array([layer.output_until == until for layer in layers])
@@ -44,23 +48,22 @@ class RunNeeds:
         self._has_next = np.arange(1, self.num_layers + 1) < self.num_layers
         self._sent = self._output * self._has_next
         self._gradient_for_w = _array(layers, lambda layer: layer.gradient_until == W)
-        held = [_later(*pair) for pair in pairwise(layers)]
-        self._held = [*held, F]  # the last layer's output is held for no layer
+        self._own_change = {
+            kind: [own_change(layer, kind) for layer in layers] for kind in BACKWARDS
+        }
+        self._boundaries = [LayerBoundary.between(*pair) for pair in pairwise(layers)]
         self._sum_up(layers)
-        self._levels = {kind: 0 for kind in (B, W, BW)}
-        self._starts = {kind: np.zeros(self.num_layers + 1, np.int64) for kind in (B, W, BW)}
-        self._tops = {kind: np.zeros(self.num_layers + 1, np.int64) for kind in (B, W, BW)}
+        self._levels = {kind: 0 for kind in BACKWARDS}
+        self._starts = {kind: np.zeros(self.num_layers + 1, np.int64) for kind in BACKWARDS}
+        self._tops = {kind: np.zeros(self.num_layers + 1, np.int64) for kind in BACKWARDS}
 
     def _sum_up(self, layers: Sequence[LayerProfile]) -> None:
         """Return prefix sums over layers, and over pairs of neighbouring layers."""
-        kept = self._output * np.array([kind != F for kind in self._held])
-        kept_w = self._output * np.array([kind == W for kind in self._held])
+        kept = np.array([*(one.saved_bytes for one in self._boundaries), 0], np.int64)
+        kept_w = np.array([*(one.saved_w_bytes for one in self._boundaries), 0], np.int64)
         self._static = _sums(_array(layers, lambda layer: layer.static_bytes))
         self._saved_up_to = _sums(self._saved), _sums(kept)
-        self._saved_w_up_to = (
-            _sums(self._saved_w),
-            _sums(kept_w + self._returned * self._gradient_for_w),
-        )
+        self._saved_w_up_to = _sums(self._saved_w), _sums(kept_w)
         self._step = _sums(self._rise[STEP])
         # Right after F of a layer the output of the one before may go.
         gone = np.concatenate(([0], (self._output - kept)[:-1]))
@@ -71,7 +74,7 @@ class RunNeeds:
         """Return the least memory of the runs from the next first layer to each end, in bytes."""
         self.first -= 1
         first, stop = self.first, max(stop, self.first + 1)
-        for kind in (B, W, BW):
+        for kind in BACKWARDS:
             self._prepend(kind, first)
         ends = slice(first + 1, stop + 1)
         static = self._static[ends] - self._static[first]
@@ -130,31 +133,18 @@ class RunNeeds:
         All levels change by the same amount, so one sum is kept, and its start for each end.
         """
         starts, tops = self._starts[kind], self._tops[kind]
-        if kind != W and first + 1 < self.num_layers:
-            self._levels[kind] += int(self._returned[first])
-        top = self._levels[kind] + int(self._rise[kind][first])
+        own = self._own_change[kind][first]
+        has_next = first + 1 < self.num_layers
+        if has_next:
+            self._levels[kind] += self._boundaries[first].by_next[kind]
+        top = self._levels[kind] + self._inner_rise[kind][first]
         np.maximum(tops[first + 2 :], top, out=tops[first + 2 :])
-        own = self._change(kind, first)
+        if has_next:
+            self._levels[kind] += self._boundaries[first].by_previous[kind]
         # The run of this layer alone starts at level 0, with no boundary after the layer.
-        inner = self._inner(kind, first)
-        self._levels[kind] += own - inner
-        starts[first + 1] = self._levels[kind] - own
+        starts[first + 1] = self._levels[kind]
         tops[first + 1] = starts[first + 1] + int(self._rise[kind][first])
-
-    def _change(self, kind: OpKind, layer: int) -> int:
-        """Return the change of memory by a layer's op, without boundaries."""
-        saved_w, saved = int(self._saved_w[layer]), int(self._saved[layer])
-        return {B: saved_w - saved, BW: -saved, W: -saved_w}[kind]
-
-    def _inner(self, kind: OpKind, layer: int) -> int:
-        """Return the bytes of the boundary after a layer that its op frees if a layer follows."""
-        if kind == W or layer + 1 == self.num_layers:
-            return 0
-        split, held = kind == B, self._held[layer]
-        keeps_gradient = split and bool(self._gradient_for_w[layer])
-        frees_activation = held == B or (held == W and not split)
-        freed = int(self._returned[layer]) * (not keeps_gradient)
-        return freed + int(self._output[layer]) * frees_activation
+        self._levels[kind] += own
 
     def _backward_rise(self, kind: OpKind, stop: int) -> IntArray:
         ends = slice(self.first + 1, stop + 1)
@@ -176,9 +166,3 @@ def _between(up_to: tuple[IntArray, IntArray], first: int, stop: int) -> IntArra
     layers, pairs = up_to
     own: IntArray = layers[first + 1 : stop + 1] - layers[first] + pairs[first:stop] - pairs[first]
     return own
-
-
-def _later(layer: LayerProfile, following: LayerProfile) -> OpKind:
-    """Return the op until which the activation between two layers of a stage is needed."""
-    moments = (layer.output_until, following.input_until)
-    return max(moments, key=lambda kind: kind.rank_in_chain)

@@ -189,15 +189,17 @@ class _Search:
     def _ample(self) -> tuple[_Array, _Array]:
         """Return prefix sums over layers of memory that is ample, and for each rank some more.
 
-        One micro-batch needs no more than what its layers save, twice over, what the largest op of
-        a layer adds, and the tensors at the boundaries of stages.
+        One micro-batch needs no more than what its layers save, twice over, their outputs and the
+        gradients of these, what the largest op of a layer adds, and the tensors at the boundaries
+        of stages.
         """
         layers = [self.table.profile.layer_profile(n) for n in range(self.table.num_layers)]
+        passed = [layer.output_bytes + layer.returned_bytes for layer in layers]
         saved = [2 * max(layer.saved_bytes, layer.saved_w_bytes) for layer in layers]
         rise = max(max(layer.rise_bytes.values()) for layer in layers)
-        boundary = max(layer.output_bytes + layer.returned_bytes for layer in layers)
-        more: _Array = rise + 2 * boundary * self.held.sum(axis=1)
-        return self.table.static_up_to + np.concatenate(([0], np.cumsum(saved))), more
+        more: _Array = rise + 2 * max(passed) * self.held.sum(axis=1)
+        of_layers = np.cumsum(np.add(saved, passed))
+        return self.table.static_up_to + np.concatenate(([0], of_layers)), more
 
     # Moves
 

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from synth.costs.costs import Costs
+from synth.costs.layer_boundaries import LayerBoundary, own_change
 from synth.costs.partition_costs import partition_costs, stage_costs
 from synth.costs.recomputation import Recomputation
 from synth.costs.recomputed_layers import policies_of, recomputed, recomputing
@@ -144,9 +145,9 @@ class _Row(NamedTuple):
     """A choice for the first layers of a stage; figures as in `synth.costs`.
 
     `extra_ns` are the times by which each of `_VARIED` is longer than without recomputation.
-    `backward_rise` and `fused_rise` are the highest levels of B and BW above that at the start of
-    the last layer, once that one is over, `_NOTHING_YET` where it is the only one: what is freed
-    there depends on the layer after it.
+    `weight_rise`, `backward_rise` and `fused_rise` are the highest levels of W, B and BW above that
+    at the start of the last layer, once that one is over, `_NOTHING_YET` where it is the only one:
+    what is freed there depends on the layer after it.
     """
 
     layers: _Chosen
@@ -175,7 +176,7 @@ class _Row(NamedTuple):
             input_until=layer.input_until.rank_in_chain,
             forward_rise=rises[OpKind.F],
             again_rise=layer.recompute_rise_bytes,
-            weight_rise=rises[OpKind.W],
+            weight_rise=_NOTHING_YET,
             backward_rise=_NOTHING_YET,
             fused_rise=_NOTHING_YET,
             light_rise=rises[OpKind.F],
@@ -189,28 +190,27 @@ class _Row(NamedTuple):
     def then(self, layers: _Chosen, layer: LayerProfile, extra_ns: tuple[int, ...]) -> "_Row":
         """Return the row with one more layer."""
         last, rises = self.last, layer.rise_bytes
-        between, returned = last.output_bytes, last.returned_bytes
-        held = max(last.output_until, layer.input_until, key=lambda kind: kind.rank_in_chain)
-        level = self.saved + between
-        gradient_until_w = returned if last.gradient_until == OpKind.W else 0
-        freed_in_b = returned - gradient_until_w + (between if held == OpKind.B else 0)
-        freed_in_bw = returned + (between if held != OpKind.F else 0)
-        behind = max(last.rise_bytes[OpKind.B], self.backward_rise - freed_in_b)
-        fused_behind = max(last.rise_bytes[OpKind.BW], self.fused_rise - freed_in_bw)
-        kept_for_w = between if held == OpKind.W else 0
+        boundary = LayerBoundary.between(last, layer)
+        level = self.saved + last.output_bytes
+
+        def before(kind: OpKind, highest: int) -> int:
+            """The highest level of the layers before, given it without this one."""
+            highest = max(last.inner_rise(kind), highest + boundary.by_previous[kind])
+            return own_change(layer, kind) + boundary.by_next[kind] + highest
+
         return _Row(
             self.layers + layers,
             layer,
             extra_ns=tuple(map(add, self.extra_ns, extra_ns)),
-            saved=self.saved + layer.saved_bytes + (between if held != OpKind.F else 0),
-            saved_w=self.saved_w + layer.saved_w_bytes + kept_for_w + gradient_until_w,
+            saved=self.saved + layer.saved_bytes + boundary.saved_bytes,
+            saved_w=self.saved_w + layer.saved_w_bytes + boundary.saved_w_bytes,
             input_until=self.input_until,
             forward_rise=max(self.forward_rise, level + rises[OpKind.F]),
             again_rise=max(self.again_rise, level + layer.recompute_rise_bytes),
-            weight_rise=max(rises[OpKind.W], self.weight_rise - layer.saved_w_bytes),
-            backward_rise=layer.saved_w_bytes - layer.saved_bytes + returned + behind,
-            fused_rise=returned - layer.saved_bytes + fused_behind,
-            light_rise=max(self.light_rise, between + rises[OpKind.F]),
+            weight_rise=before(OpKind.W, self.weight_rise),
+            backward_rise=before(OpKind.B, self.backward_rise),
+            fused_rise=before(OpKind.BW, self.fused_rise),
+            light_rise=max(self.light_rise, last.output_bytes + rises[OpKind.F]),
         )
 
     def on(self, base: StageCosts, *, is_first: bool) -> StageCosts:
@@ -223,7 +223,7 @@ class _Row(NamedTuple):
             OpKind.F: self.forward_rise,
             OpKind.R: self.again_rise,
             OpKind.B: max(self.last.rise_bytes[OpKind.B], self.backward_rise),
-            OpKind.W: self.weight_rise,
+            OpKind.W: max(self.last.rise_bytes[OpKind.W], self.weight_rise),
             OpKind.BW: max(self.last.rise_bytes[OpKind.BW], self.fused_rise),
         }
         return base.replace(

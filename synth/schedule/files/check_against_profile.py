@@ -3,10 +3,14 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from synth.costs.costs import Costs
 from synth.costs.divided_vocabulary import divided_vocabulary
+from synth.costs.layer_boundaries import BACKWARDS
 from synth.costs.partition_costs import partition_costs
 from synth.costs.recomputed_layers import recomputing
+from synth.costs.stage_costs import StageCosts
 from synth.errors import SynthError
+from synth.op_kinds import OpKind
 from synth.profile import Profile
 from synth.schedule.files.plan_file import Plan
 
@@ -15,14 +19,14 @@ def differences(plan: Plan, profile: Profile) -> Iterator[str]:
     """Yield a description of each difference between a plan and the profile that it was made from.
 
     Fields that are absent from the plan, because its version is older, are not compared, nor FLOPs
-    that the profile does not count.
+    that the profile does not count, nor rises of backwards that are larger in the plan; see
+    `larger_rises`.
     """
-    if plan.vocabulary is not None:
-        try:
-            profile = divided_vocabulary(profile, plan.num_ranks, plan.vocabulary)
-        except SynthError as error:
-            yield f"vocabulary: {error}"
-            return
+    try:
+        profile = _divided(plan, profile)
+    except SynthError as error:
+        yield f"vocabulary: {error}"
+        return
     names = [layer.name for layer in profile.layers]
     if len(plan.layers) != len(names):
         yield _difference("number of layers", len(plan.layers), len(names))
@@ -46,17 +50,17 @@ def differences(plan: Plan, profile: Profile) -> Iterator[str]:
     if plan.conditions is not None and plan.conditions != profile.provenance.conditions:
         yield _difference("conditions", plan.conditions, profile.provenance.conditions)
     try:
-        derived = partition_costs(
-            recomputing(profile, plan.recomputation), plan.partition, plan.placement
-        )
+        derived = _derived(plan, profile)
     except SynthError as error:
         yield f"partition, recomputed layers: {error}"
         return
     stages = zip(plan.costs.stages, derived.stages, strict=True)
     for number, (found, made) in enumerate(stages):
+        own = {kind: min(rise, made.rise_bytes[kind]) for kind, rise in _backwards(found)}
+        lowered = found.model_copy(update={"rise_bytes": {**found.rise_bytes, **own}})
         yield from _compared(
             f"costs of stage {number}",
-            found.model_dump(mode="json", exclude_unset=True),
+            lowered.model_dump(mode="json", exclude_unset=True),
             made.model_dump(mode="json"),
         )
     are_shared = plan.weights is None and plan.versions is None
@@ -69,6 +73,39 @@ def differences(plan: Plan, profile: Profile) -> Iterator[str]:
     yield from _compared(
         "links", plan.costs.links.model_dump(mode="json"), derived.links.model_dump(mode="json")
     )
+
+
+def larger_rises(plan: Plan, profile: Profile) -> int:
+    """Return by how many bytes the rise of a backward is larger in the plan, at most.
+
+    It is in plans of earlier versions of synth, which counted boundaries between the layers of a
+    stage, and their gradients, for longer than they are held. Such a plan runs in less memory than
+    it claims.
+
+    Args:
+        profile: that the plan was made from, as far as `differences` tells.
+    """
+    derived = _derived(plan, _divided(plan, profile))
+    return max(
+        rise - made.rise_bytes[kind]
+        for found, made in zip(plan.costs.stages, derived.stages, strict=True)
+        for kind, rise in _backwards(found)
+    )
+
+
+def _divided(plan: Plan, profile: Profile) -> Profile:
+    if plan.vocabulary is None:
+        return profile
+    return divided_vocabulary(profile, plan.num_ranks, plan.vocabulary)
+
+
+def _derived(plan: Plan, profile: Profile) -> Costs:
+    chosen = recomputing(profile, plan.recomputation)
+    return partition_costs(chosen, plan.partition, plan.placement)
+
+
+def _backwards(stage: StageCosts) -> list[tuple[OpKind, int]]:
+    return [(kind, stage.rise_bytes[kind]) for kind in BACKWARDS]
 
 
 def _compared(path: str, found: Mapping[str, Any], made: Mapping[str, Any]) -> Iterator[str]:

@@ -246,3 +246,56 @@ def refusal_of_stages(rank: int, size: int, plan: str) -> str:
 def test_stages_that_share_parameters_need_all_layers(pool: Any) -> None:
     for refusal in pool.run(refusal_of_stages, 2, tied_plan().to_json()):
         assert "stages 0 and 1 of plan 'zb-h1' share parameters" in refusal
+
+
+class Reusing(nn.Module):
+    """The same norm behind each of two layers; the last one returns the loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
+        x = self.norm(self.second(self.norm(torch.tanh(self.first(x)))))
+        return x if targets is None else (x - targets).square().mean()
+
+
+def reusing_layers() -> list[nn.Module]:
+    layers: list[nn.Module] = [nn.Linear(WIDTH, WIDTH), Reusing(), Reusing()]
+    draw_weights(layers, seed=5)
+    return layers
+
+
+def run_reusing(rank: int, size: int, plan: str) -> str | list[Tensor]:
+    layers, loaded = reusing_layers(), synth.Plan.from_json(plan)
+    pipeline = build(loaded, layers)
+    x, y = torch.randn(
+        (2, MICRO_BATCHES * BATCH, WIDTH), generator=torch.Generator().manual_seed(1)
+    )
+    try:
+        pipeline.step(x, target=y)
+    except Exception as error:
+        return str(error)
+    return [gradient_of(parameter) for parameter in pipeline.parameters()]
+
+
+@pytest.mark.slow
+def test_a_stage_whose_modules_are_reused_runs_with_whole_backwards_or_says_so(pool: Any) -> None:
+    times = [LayerTimes(name=n, forward_us=1, backward_us=2, output_bytes=1) for n in "abc"]
+    profile = Profile.from_times("mine", times)
+    split, whole = (
+        synth.simulate(name, profile, ranks=2, micro_batches=4, partition="2,1").to_json()
+        for name in ("zb-h1", "1f1b")
+    )
+    _, refusal = pool.run(run_reusing, 2, split)
+    assert refusal.startswith("PyTorch's split of the backward (I and W) failed: a stage uses")
+    layers = reusing_layers()
+    x, y = torch.randn(
+        (2, MICRO_BATCHES * BATCH, WIDTH), generator=torch.Generator().manual_seed(1)
+    )
+    layers[2](layers[1](layers[0](x)), y).backward()
+    found = [gradient for held in pool.run(run_reusing, 2, whole) for gradient in held]
+    parameters = [parameter for layer in layers for parameter in layer.parameters()]
+    for mine, parameter in zip(found, parameters, strict=True):
+        torch.testing.assert_close(mine, gradient_of(parameter), rtol=1e-4, atol=1e-6)

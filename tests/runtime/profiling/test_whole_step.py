@@ -44,8 +44,6 @@ def whole_step_of(workload: Workload) -> WholeStep:
     return step
 
 
-# The rise of B counts a boundary longer than it is held.
-BOUNDARY_BYTES = 2 * 16 * 32 * 4
 SCALAR_BYTES = 4
 
 
@@ -64,7 +62,7 @@ def test_the_peaks_of_held_micro_batches_are_the_planned_ones(
     for peak in step.peaks:
         too_much = peak.planned_bytes - peak.measured_bytes
         assert too_much >= -SCALAR_BYTES
-        assert autocast or too_much <= BOUNDARY_BYTES
+        assert autocast or too_much <= SCALAR_BYTES
         assert abs(peak.difference) < 0.03
 
 

@@ -18,6 +18,7 @@ F, B, W, BW, STEP, R, *_ = OpKind
 
 def random_layer(rng: random.Random) -> LayerProfile:
     kinds = MEASURED if rng.random() < 0.5 else (*MEASURED, R)
+    rises = {kind: rng.randint(0, 40) for kind in kinds}
     return LayerProfile(
         time_us={kind: Timing.exactly(rng.randint(0, 500) / 10) for kind in kinds},
         parameter_bytes=rng.randint(0, 9),
@@ -27,7 +28,10 @@ def random_layer(rng: random.Random) -> LayerProfile:
         output_gradient_bytes=rng.choice((None, 0, rng.randint(0, 9))),
         saved_bytes=rng.randint(0, 30),
         saved_w_bytes=rng.randint(0, 30),
-        rise_bytes={kind: rng.randint(0, 40) for kind in kinds},
+        rise_bytes=rises,
+        inner_rise_bytes={
+            kind: rng.randint(0, rises[kind]) for kind in rng.choice(([], [B, W, BW]))
+        },
         input_until=rng.choice((F, B, W)),
         output_until=rng.choice((F, B, W)),
         gradient_until=rng.choice((B, W)),
@@ -45,7 +49,7 @@ def profile_of(layers: list[LayerProfile]) -> Profile:
 
 
 class Walk:
-    """Runs one stage's layers one by one, with a dictionary of the values that are alive.
+    """Runs one stage's layers one by one, with the values that are alive and who holds each.
 
     The stage's own input, its output's gradient and, in the backward, its output belong to its
     neighbours' accounts and are left out.
@@ -54,25 +58,32 @@ class Walk:
     def __init__(self, layers: list[LayerProfile]) -> None:
         self.layers = layers
         self.alive: dict[tuple[str, int], int] = {}
+        self.holders: dict[tuple[str, int], set[int]] = {}
         self.after_f = self.after_b = 0
 
     def level(self) -> int:
         return sum(self.alive.values())
 
-    def until(self, i: int) -> str:
-        """F, B or W: the last op that needs the activation between layers i and i + 1."""
-        wanted = {self.layers[i].output_until, self.layers[i + 1].input_until}
-        return next(kind for kind in "WBF" if kind in wanted)
+    def make(self, value: tuple[str, int], num_bytes: int, holders: set[int]) -> None:
+        self.alive[value], self.holders[value] = num_bytes, holders
+
+    def leave(self, value: tuple[str, int], layer: int) -> None:
+        """A layer lets a value go; the last one that does frees it."""
+        self.holders.get(value, set()).discard(layer)
+        if value in self.alive and not self.holders[value]:
+            del self.alive[value]
 
     def forward(self, kind: OpKind = F) -> int:
         peak = 0
         for i, layer in enumerate(self.layers):
             peak = max(peak, self.level() + layer.rise_bytes.get(kind, layer.rise_bytes[F]))
-            self.alive["saved", i] = layer.saved_bytes
-            self.alive["act", i] = layer.output_bytes
-            if i and self.until(i - 1) == "F":
-                del self.alive["act", i - 1]
-        del self.alive["act", len(self.layers) - 1]
+            self.make(("saved", i), layer.saved_bytes, {i})
+            self.make(("act", i), layer.output_bytes, {i, i + 1})
+            if layer.input_until == F:
+                self.leave(("act", i - 1), i)
+            if layer.output_until == F:
+                self.leave(("act", i), i)
+        self.alive.pop(("act", len(self.layers) - 1), None)
         self.after_f = self.level()
         return peak
 
@@ -82,28 +93,26 @@ class Walk:
         return max(outputs[i] + layer.rise_bytes[F] for i, layer in enumerate(self.layers))
 
     def backward(self, kind: OpKind) -> int:
+        """B, W or BW: W follows B, and BW is both."""
         start, peak = self.level(), 0
+        over = {B: (B,), W: (W,), BW: (B, W)}[kind]
         for i in reversed(range(len(self.layers))):
             layer = self.layers[i]
-            peak = max(peak, self.level() - start + layer.rise_bytes[kind])
-            del self.alive["saved", i]
+            is_inner = i < len(self.layers) - 1 and kind in layer.inner_rise_bytes
+            rises = layer.inner_rise_bytes if is_inner else layer.rise_bytes
+            peak = max(peak, self.level() - start + rises[kind])
+            self.leave(("saved_w" if kind == W else "saved", i), i)
             if kind == B:
-                self.alive["saved_w", i] = layer.saved_w_bytes
-            if i:
-                self.alive["grad", i - 1] = self.layers[i - 1].returned_bytes
-            if i < len(self.layers) - 1:
-                if kind == BW or layer.gradient_until == B:
-                    del self.alive["grad", i]
-                if ("act", i) in self.alive and (kind == BW or self.until(i) == "B"):
-                    del self.alive["act", i]
+                self.make(("saved_w", i), layer.saved_w_bytes, {i})
+            if i and kind != W:
+                self.make(("grad", i - 1), self.layers[i - 1].returned_bytes, {i - 1})
+            if layer.gradient_until in over:
+                self.leave(("grad", i), i)
+            if layer.output_until in over:
+                self.leave(("act", i), i)
+            if layer.input_until in over:
+                self.leave(("act", i - 1), i)
         self.after_b = self.level()
-        return peak
-
-    def weights(self) -> int:
-        start, peak = self.level(), 0
-        for i in reversed(range(len(self.layers))):
-            peak = max(peak, self.level() - start + self.layers[i].rise_bytes[W])
-            del self.alive["saved_w", i]
         return peak
 
 
@@ -118,7 +127,8 @@ def test_a_stage_s_bytes_are_those_of_a_walk_over_its_layers(seed: int, num_laye
     assert stage.saved_bytes == walk.after_f
     assert stage.rise_bytes[B] == walk.backward(B)
     assert stage.saved_w_bytes == walk.after_b
-    assert stage.rise_bytes[W] == walk.weights()
+    assert stage.rise_bytes[W] == walk.backward(W)
+    assert walk.after_b == 0
     assert stage.rise_bytes[R] == fused.forward(R)
     assert stage.light_rise_bytes == fused.light_forward() <= stage.rise_bytes[F]
     assert stage.rise_bytes[BW] == fused.backward(BW)

@@ -89,9 +89,9 @@ def test_a_stage_keeps_what_its_other_layers_keep_and_the_inputs_of_those_recomp
     assert both.saved_bytes == 6
     assert [s.duration_us[OpKind.B] for s in (plain, first, both)] == [22, 32, 42]
     assert [s.duration_us[OpKind.F] for s in (plain, first, both)] == [20, 20, 20]
-    # Both: layer 1 is rebuilt first (50), then leaves 25 for W and the gradient between the two
-    # (6), and above these layer 0 is rebuilt.
-    assert both.rise_bytes[OpKind.B] == max(50, 25 + 6 + 50)
+    # Both: layer 1 is rebuilt first (50). It leaves 25 for W and the gradient between the two (6),
+    # and frees its input (6). Above these layer 0 is rebuilt.
+    assert both.rise_bytes[OpKind.B] == max(50, 25 + 6 - 6 + 50)
 
 
 def test_layers_that_were_profiled_as_recomputed_stay_as_they_are() -> None:

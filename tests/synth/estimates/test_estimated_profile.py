@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 import synth
+from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.estimates.calibrate import calibrate, representative, runs_of, unread_columns
 from synth.estimates.calibration import Calibration
 from synth.estimates.factors import PRIOR, Factors
 from synth.estimates.fit import StepParts, fit
 from synth.estimates.named import estimated, is_named, usual_names
+from synth.estimates.outside_pipeline import update_us
 from synth.estimates.published import PublishedRun, published_runs, run_of
 from synth.op_kinds import OpKind
 from synth.profile import Profile
@@ -95,6 +97,32 @@ def test_a_tied_head_shares_its_parameters_with_the_embedding() -> None:
     profile = synth.estimate("gemma3-27b", "h200", tp=4)
     assert profile.tied_parameters is not None
     assert profile.tied_parameters[0].layers == ("embedding", "head")
+
+
+def test_a_rank_with_embedding_and_head_updates_their_table_once() -> None:
+    """The embedding is the table alone, so the head adds its norm to the update."""
+    profile = synth.estimate("gemma3-27b", "h200", tp=4)
+    assert profile.tied_parameters is not None
+    embedding, *_, head = (
+        profile.layer_profile(place).time_us[OpKind.STEP].median_us
+        for place in range(len(profile.layers))
+    )
+    assert profile.tied_parameters[0].step_us == embedding < head
+    count = len(profile.layers)
+    each = [
+        stage.duration_us[OpKind.STEP] for stage in partition_costs(profile, [1] * count).stages
+    ]
+    [whole] = partition_costs(profile, [count]).stages
+    assert whole.duration_us[OpKind.STEP] == pytest.approx(sum(each) - embedding, abs=count)
+    ends = [0, count - 1]
+    assert update_us(profile, ends) == pytest.approx(head)
+    assert update_us(profile, range(count)) == pytest.approx(sum(each) - embedding, abs=count)
+    # Both ranks of a pipeline update it, and the two ends of a V do once.
+    costs = partition_costs(profile, [1, count - 2, 1])
+    assert [costs.step_us(s, [s]) for s in (0, 2)] == pytest.approx([embedding, head], abs=1)
+    assert [costs.step_us(s, [0, 2]) for s in (0, 2)] == pytest.approx(
+        [embedding, head - embedding], abs=2
+    )
 
 
 def test_every_usual_name_is_a_profile() -> None:

@@ -81,7 +81,7 @@ def test_the_option_goes_with_float8_and_a_distributed_optimizer_of_megatron() -
         synth.estimate(
             "llama3-70b", "h100", tp=8, dtype="fp8", fp8_param_gather=True, sharding="fsdp"
         )
-    for program in ("torchtitan", "megatron-2021"):
+    for program in ("torchtitan", "megatron-2021", "llm-foundry"):
         with pytest.raises(SynthError, match="is of Megatron-LM with Transformer Engine"):
             synth.estimate(
                 "llama3-70b", "h100", tp=8, dtype="fp8", fp8_param_gather=True, software=program

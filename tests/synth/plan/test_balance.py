@@ -4,6 +4,7 @@ import random
 from collections.abc import Sequence
 from itertools import combinations, pairwise
 
+import numpy as np
 import pytest
 
 from synth.costs.partition_costs import partition_costs
@@ -11,6 +12,7 @@ from synth.errors import SynthError
 from synth.op_kinds import MEASURED, OpKind
 from synth.plan.partition.balance import balance
 from synth.plan.partition.rebalance import _Search, _State
+from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.profile import Profile, Provenance
 from synth.profile.layer_profile import Layer, LayerProfile, Timing
 from synth.profile.workload import Workload
@@ -260,3 +262,30 @@ def test_sixteen_ranks_of_two_unequal_stages_take_hundreds_of_steps_and_no_more(
 def test_more_stages_than_layers_is_an_error_with_the_way_out() -> None:
     with pytest.raises(SynthError, match=r"8 stages asked for.*7 layers.*fewer ranks or rounds"):
         balance(profile_of([1] * 7), placement("v", 4))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_memory_is_ample_only_where_every_rank_fits(seed: int) -> None:
+    """Layers keep little but their boundaries, as convolutions do."""
+    rng = random.Random(seed)
+    until = [OpKind.F, OpKind.B, OpKind.W]
+    profile = uneven_profile(seed, 16)
+    changed = {
+        name: layer.replace(
+            output_bytes=rng.randint(50, 99),
+            saved_bytes=0,
+            saved_w_bytes=0,
+            rise_bytes=dict.fromkeys(MEASURED, 99),
+            input_until=rng.choice(until),
+            output_until=rng.choice(until),
+            gradient_until=rng.choice(until[1:]),
+        )
+        for name, layer in profile.layer_profiles.items()
+    }
+    profile, where = profile.replace(layer_profiles=changed), placement("v", 2)
+    for sizes in rng.sample(all_partitions(16, 4), 20):
+        needs = needed_bytes(Problem(partition_costs(profile, sizes), where, 1))
+        edges = np.concatenate(([0], np.cumsum(sizes)))
+        for cap in range(min(needs), max(needs) + 200, 20):
+            search = _Search(StageCostTable(profile), where, (cap, cap), None, ())
+            assert (search._needs(edges) <= cap).tolist() == [need <= cap for need in needs]

@@ -127,6 +127,7 @@ def test_the_choice_of_a_stage_leaves_what_its_neighbour_on_the_rank_holds(seed:
             saved_bytes=draw.randint(10, saved),
             saved_w_bytes=0,
             rise_bytes=dict.fromkeys(one.rise_bytes, 0),
+            inner_rise_bytes={},
             input_until=OpKind.F,
             output_until=OpKind.F,
         )

@@ -21,7 +21,7 @@ from synth.profile.tied_parameters import TiedParameters
 from tests.sweep import sweep
 from tests.synth.plan.test_balance import uneven_profile
 
-F, B, W, R = OpKind.F, OpKind.B, OpKind.W, OpKind.R
+F, B, W, BW, R = OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.R
 
 
 class _Score(NamedTuple):
@@ -101,7 +101,8 @@ def odd_profile(rng: random.Random, num_layers: int) -> Profile:
             input_until=rng.choice([F, B, W]),
             output_until=rng.choice([F, B, W]),
             gradient_until=rng.choice([B, W]),
-            rise_bytes={kind: rng.randint(0, 60) for kind in MEASURED},
+            rise_bytes={kind: rng.randint(20, 60) for kind in MEASURED},
+            inner_rise_bytes={kind: rng.randint(0, 20) for kind in rng.choice([[], [B, W, BW]])},
             output_bytes=rng.randint(0, 30),
         )
         for name, layer in profile.layer_profiles.items()
