@@ -43,6 +43,7 @@ from synth.plan.choose.partition_trials import PartitionTrials
 from synth.plan.choose.published import Pass
 from synth.plan.choose.published_cuts import PublishedCuts, PublishedTrials
 from synth.plan.choose.standings import Standings
+from synth.plan.partition import bounds
 from synth.plan.recompute.repartition import solve_repartitioning
 from synth.plan.tuning import CUT_MOVES, CUT_RACE, JUDGING, LISTED_TRIALS, RACE
 from synth.profile import Profile
@@ -146,7 +147,10 @@ class _RaceRun:
 
     def _add_partitions(self, candidates: Sequence[Candidate]) -> None:
         """Search for partitions of some placements, and add those that look best."""
-        until_s = self.clock.moment_s(RACE.partitions_share_of_left)
+        share = RACE.partitions_share_of_left
+        if all(bounds.applies(one.problem) for one in candidates):
+            share = RACE.bounded_partitions_share_of_left
+        until_s = self.clock.moment_s(share)
         for new in self.partitions.first(candidates, until_s):
             self.race.trials += new
             self._judge(new, until_s)

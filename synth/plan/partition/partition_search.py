@@ -213,11 +213,16 @@ class PartitionSearch:
         return self.bounds_us[sizes]
 
     def _judge(self, sizes: Sizes, best: RuleValue | None = None) -> RuleValue | None:
-        """Judge a partition by the given order, or by the best list schedule if better."""
+        """Judge a partition by the given order, or by the best list schedule if better.
+
+        Where ranks hold several stages, list schedules tell little of a partition that is better in
+        the given order, and take longer.
+        """
         problem, found = self._sample(sizes), None
         if may_fit(problem):
             found = self._in_order(problem)
-            if found is None or best is None or found.value_us >= best.value_us:
+            is_better = found is not None and best is not None and found.value_us < best.value_us
+            if not (is_better and problem.placement.holds_several):
                 listed = self._scheduled(problem, safe_memory(problem, SMALLEST_BUFFERING), best)
                 found = min((one for one in (found, listed) if one is not None), default=None)
         self.judged[sizes] = found
