@@ -6,15 +6,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 from typing import ClassVar, Self
 
-from synth.objective import Objective
+from synth.objective import Objective, Spans
 from synth.schedule.files.certificate import Certificate, ProvenBound, ProverName
 from synth.solver.bounds.bound import BoundSetting, Reference, rank_by_rank
 from synth.solver.bounds.closed_form import rank_bounds, work_bounds
 from synth.solver.bounds.destructive import Decision, DestructiveBounds, Ranks
 from synth.solver.bounds.forward_spacing import far_apart, recheck_spacings
 from synth.solver.bounds.forward_spacing_model import Spacings
+from synth.solver.bounds.in_flight import in_flight_bounds_of_each
 from synth.solver.bounds.rechecker import Rechecker
 from synth.solver.cpsat.model import ExactModel
 from synth.solver.cpsat.op_variables import OpVariables
@@ -125,12 +127,16 @@ class RankSubsets:
     def _destructive(self, sets: Sequence[Ranks], limit_s: float) -> TimedBounds:
         """Yield bounds by refuting values; return the seconds spent (see `bounds.destructive`)."""
         effort_s = CPSAT.clock_s_per_deterministic_s if self.options.deterministic else 1.0
+        left_s = effort_s * limit_s
+        for ranks in sets:
+            if ranks not in self.attained_us and left_s > 0 and not self.should_stop():
+                left_s -= self._attain_in_order(ranks)
         bounds = DestructiveBounds(
             sets,
             self.proven_us,
             self.reference().value_us,
             self.decide,
-            effort_s * limit_s,
+            left_s,
             self.should_stop,
             self.attained_us,
         )
@@ -139,6 +145,31 @@ class RankSubsets:
             self.proven_by[ranks] = bound_us
             yield self._proven(bound_us, ranks)
         return limit_s - bounds.left_s / effort_s
+
+    def _attain_in_order(self, ranks: Ranks) -> float:
+        """Note what some ranks attain in the order of the best schedule known; return what it took.
+
+        Few ranks prove something, and the others would be asked in vain what this answers.
+        """
+        value_us, timing = self.reference()
+        if timing is None:
+            return 0.0
+        began_s = time.monotonic()
+        # An order that is fixed keeps the limits.
+        free = replace(self.instance, headroom_bytes=(None,) * self.instance.num_ranks)
+        model = model_of(free, self.objective, value_us, ranks, self.spacings)
+        for rank in ranks:
+            nodes = [
+                (copy, op)
+                for copy in self.instance.held[rank]
+                for op in self.instance.op_indices(copy)
+            ]
+            for before, (copy, op) in pairwise(sorted(nodes, key=timing.starts.__getitem__)):
+                model.cp.add(model.ops.start[copy, op] >= model.ops.end(*before))
+        answer = decide(model.cp, DESTRUCTIVE.first_effort_s, self.options.seed, self.should_stop)
+        if answer.found is not None:
+            self.attained_us[ranks] = answer.found.value(model.value)
+        return answer.spent_s if self.options.deterministic else time.monotonic() - began_s
 
     def decide(self, ranks: Ranks, value_us: int, effort_s: float) -> Decision:
         """Decide whether some ranks keep within a value."""
@@ -165,8 +196,10 @@ class RankSubsets:
         ranks = range(self.instance.num_ranks)
         if not self.instance.holds_several:
             return ranks
-        closed_us = [self.objective.value_us(spans) for spans in rank_bounds(self.instance)]
-        return sorted(ranks, key=lambda rank: -closed_us[rank])
+        in_flight = in_flight_bounds_of_each(self.instance, ranks)
+        pairs = zip(rank_bounds(self.instance), in_flight, strict=True)
+        closed = [Spans.most(pair) for pair in pairs]
+        return sorted(ranks, key=lambda rank: -self.objective.value_us(closed[rank]))
 
     def alone(self, rank: int, limit_s: float) -> ModelOutcome:
         """Bound by one rank; never above the reference's value."""
