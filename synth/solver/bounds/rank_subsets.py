@@ -139,6 +139,7 @@ class RankSubsets:
             left_s,
             self.should_stop,
             self.attained_us,
+            has_raised=not self.proven_by.keys().isdisjoint(sets),
         )
         for ranks, bound_us in bounds.run():
             self.proven_us = bound_us
