@@ -342,6 +342,7 @@ class _RaceRun:
         if not is_one_cut and len(near := race.near()[: RACE.few]) > 1:
             self._round(near, self.clock.moment_s(RACE.second_share_of_left))
         if race.bounds_all_partitions:
+            self.partitions.raise_bounds(self.clock.moment_s(RACE.bounds_share_of_left))
             self._try_further()
         if not is_one_cut:
             self._try_less_memory()

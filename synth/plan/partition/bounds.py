@@ -131,6 +131,17 @@ class PartitionBounds:
         """The least bound of a partition, some left out, and the partition."""
         return self.paths.least(without)
 
+    def least_by_closed_forms(self, should_stop: Callable[[], bool]) -> Sizes | None:
+        """Return a partition of the least bound by closed forms; None: there is none, or no time.
+
+        It is mostly a good one, and a good value makes the questions of `raise_least` few.
+        """
+        while not should_stop():
+            least = self.least()
+            if least.sizes is None or not any([self.close(run) for run in runs_of(least.sizes)]):
+                return least.sizes
+        return None
+
     def raise_least(
         self,
         value_us: int,
@@ -206,8 +217,9 @@ class PartitionBounds:
             return None
         run, within_us = question
         first_s = PARTITION_BOUNDS.first_share * options.time_limit_s
-        share_s = max(first_s, 2 * self.run_bounds[run].looked_s)
-        part = replace(left, time_limit_s=min(left.time_limit_s, share_s), gap=0.0, workers=1)
+        share_s = min(left.time_limit_s, max(first_s, 2 * self.run_bounds[run].looked_s))
+        question_s = max(PARTITION_BOUNDS.least_question_s, share_s)
+        part = replace(left, time_limit_s=question_s, gap=0.0, workers=1)
         return self._look_at(run, within_us, value_us, part, should_stop)
 
     def close(self, run: RankLayers) -> bool:

@@ -3,9 +3,9 @@
 A bound of one rank's run of layers (`partition.bounds`) knows no more of the others than that.
 
 On ranks of unequal speed the least time of F, or of B, through the ranks before or behind is a
-shortest path from run to run. Of a schedule within a value no rank works longer than that, which
-leaves out the runs that put all layers on the fastest ranks. So such a bound is one of the schedules
-within the value: it holds for all as far as it does not exceed that.
+shortest path from run to run. In a schedule within a value no rank works longer than that, which
+leaves out runs that put all layers on the fastest ranks. So such a bound is one of schedules within
+the value: it holds for all as far as it does not exceed the value.
 """
 
 import math
@@ -115,7 +115,13 @@ class LayersElsewhere:
         # W may be BW less B, both rounded.
         weight_us = self._least_us([min(self.weight[above])], 2, speed)
         step_us = self._least_us([min(self.step[above])], 1, speed)
-        duration = {F: slowest_us, B: least_us, W: weight_us, BW: least_us + weight_us, STEP: step_us}
+        duration = {
+            F: slowest_us,
+            B: least_us,
+            W: weight_us,
+            BW: least_us + weight_us,
+            STEP: step_us,
+        }
         return copy._replace(
             duration_us=duration,
             down_us=way.down_us + forward_us - slowest_us,
@@ -173,9 +179,7 @@ class LayersElsewhere:
             start[0] = 0
             before = [*accumulate(times, _least, initial=start)]
             onward = (own.T for own in reversed(times))
-            behind = [
-                *accumulate(onward, _least, initial=start[::-1])
-            ]
+            behind = [*accumulate(onward, _least, initial=start[::-1])]
             sums[kind] = _LeastSums(before, behind[::-1])
         return sums
 

@@ -85,7 +85,11 @@ class PartitionSearch:
     def run(self) -> bool:
         """Move layers while that helps; return False if the first partition has no schedule."""
         at, best = self.start, self._judge(self.start)
-        for sizes in self.others:
+        others = [*self.others]
+        if self.bounds is not None and best is not None:
+            least = self.bounds.least_by_closed_forms(self._is_over)
+            others += [] if least is None else [least]
+        for sizes in others:
             if best is None or self._is_over():
                 break
             found = self._judge(sizes, best) if sizes not in self.judged else None

@@ -51,6 +51,19 @@ class PartitionQueue:
             return None
         return min((self.bounds.least({*tried, *self.out}).bound_us, *self.out.values()))
 
+    def raise_bound(
+        self,
+        tried: Collection[Sizes],
+        value_us: int,
+        options: SolveOptions,
+        should_stop: Callable[[], bool],
+    ) -> float:
+        """Raise the bound over all untried partitions towards a value; return what that took."""
+        if self.bounds is None:
+            return 0.0
+        without = {*tried, *self.out}
+        return self.bounds.raise_least(value_us, without, options, should_stop).spent_s
+
     def next(
         self,
         tried: Collection[Sizes],

@@ -50,6 +50,8 @@ class RaceTuning:
     # is for bounds over all partitions, which also tell where the best ones are.
     partitions_share_of_left: float = 0.15
     bounded_partitions_share_of_left: float = 0.3
+    # Share of the remaining time for the bound over all partitions, once a good value is known.
+    bounds_share_of_left: float = 0.3
     # Share of the remaining time for further partitions: after the rounds, and again when the
     # trials near the best are over or account for little of the gap.
     further_share_of_left: float = 0.25
