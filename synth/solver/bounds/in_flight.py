@@ -39,33 +39,30 @@ def in_flight_bounds(instance: Instance) -> Spans:
 
 def in_flight_bounds_by(instance: Instance, ranks: Collection[int]) -> Spans:
     """Return the same bounds from the ops of some ranks; those of others are delays."""
-    return Spans.most(in_flight_bounds_of_each(instance, ranks))
-
-
-def in_flight_bounds_of_each(instance: Instance, ranks: Collection[int]) -> list[Spans]:
-    """Return the bounds from the ops of each of some ranks."""
     caps = in_flight_caps(instance)
     if not caps:
-        return [Spans(0, 0) for _ in ranks]
+        return Spans(0, 0)
     heads = _Heads(instance, caps)
-    no_origins = dict.fromkeys(range(instance.num_ranks), 0)
-    makespans_us = _longest(instance, ranks, heads, caps, no_origins)
-    if instance.origins_us is None:
-        return [Spans(makespan_us, 0) for makespan_us in makespans_us]
-    periods_us = _longest(instance, ranks, heads, caps, dict(enumerate(instance.origins_us)))
-    return [Spans(*pair) for pair in zip(makespans_us, periods_us, strict=True)]
+    makespan_us = _longest(
+        instance, ranks, heads, caps, dict.fromkeys(range(instance.num_ranks), 0)
+    )
+    origins_us = instance.origins_us
+    if origins_us is None:
+        return Spans(makespan_us, 0)
+    origins = dict(enumerate(origins_us))
+    return Spans(makespan_us, _longest(instance, ranks, heads, caps, origins))
 
 
 def _longest(
     instance: Instance,
-    ranks: Iterable[int],
+    ranks: Collection[int],
     heads: "_Heads",
     caps: Iterable[InFlightCap],
     origins_us: Mapping[int, int],
-) -> list[int]:
-    """Return the bound of each of these ranks; the time of each counts from its origin."""
+) -> int:
+    """Return the largest bound of these ranks; the time of each rank counts from its origin."""
     tails = _LeastTimesAfter(instance, caps, origins_us)
-    return [preemptive_us(_jobs(instance, rank, heads, tails)) for rank in ranks]
+    return max(preemptive_us(_jobs(instance, rank, heads, tails)) for rank in ranks)
 
 
 def _jobs(instance: Instance, rank: int, heads: "_Heads", tails: "_LeastTimesAfter") -> list[_Job]:

@@ -6,17 +6,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise
 from typing import ClassVar, Self
 
-from synth.objective import Objective, Spans
+from synth.objective import Objective
 from synth.schedule.files.certificate import Certificate, ProvenBound, ProverName
 from synth.solver.bounds.bound import BoundSetting, Reference, rank_by_rank
 from synth.solver.bounds.closed_form import rank_bounds, work_bounds
 from synth.solver.bounds.destructive import Decision, DestructiveBounds, Ranks
 from synth.solver.bounds.forward_spacing import far_apart, recheck_spacings
 from synth.solver.bounds.forward_spacing_model import Spacings
-from synth.solver.bounds.in_flight import in_flight_bounds_of_each
+from synth.solver.bounds.known_order import attained_us
 from synth.solver.bounds.rechecker import Rechecker
 from synth.solver.cpsat.model import ExactModel
 from synth.solver.cpsat.op_variables import OpVariables
@@ -131,8 +130,10 @@ class RankSubsets:
         for ranks in sets:
             if ranks not in self.attained_us and left_s > 0 and not self.should_stop():
                 left_s -= self._attain_in_order(ranks)
+        # A set that attains little can prove no more than that.
+        most_first = sorted(sets, key=lambda ranks: -self.attained_us.get(ranks, 1 << 60))
         bounds = DestructiveBounds(
-            sets,
+            most_first,
             self.proven_us,
             self.reference().value_us,
             self.decide,
@@ -151,26 +152,18 @@ class RankSubsets:
         """Note what some ranks attain in the order of the best schedule known; return what it took.
 
         Few ranks prove something, and the others would be asked in vain what this answers.
+        What it says is no proof: it decides what is asked.
         """
         value_us, timing = self.reference()
         if timing is None:
             return 0.0
         began_s = time.monotonic()
-        # An order that is fixed keeps the limits.
+        # An order that is known keeps the limits.
         free = replace(self.instance, headroom_bytes=(None,) * self.instance.num_ranks)
-        model = model_of(free, self.objective, value_us, ranks, self.spacings)
-        for rank in ranks:
-            nodes = [
-                (copy, op)
-                for copy in self.instance.held[rank]
-                for op in self.instance.op_indices(copy)
-            ]
-            for before, (copy, op) in pairwise(sorted(nodes, key=timing.starts.__getitem__)):
-                model.cp.add(model.ops.start[copy, op] >= model.ops.end(*before))
-        answer = decide(model.cp, DESTRUCTIVE.first_effort_s, self.options.seed, self.should_stop)
-        if answer.found is not None:
-            self.attained_us[ranks] = answer.found.value(model.value)
-        return answer.spent_s if self.options.deterministic else time.monotonic() - began_s
+        model = model_of(free, self.objective, value_us, ranks, self.spacings, passing_pairs=False)
+        if (attained := attained_us(model, timing)) is not None:
+            self.attained_us[ranks] = attained
+        return 0.0 if self.options.deterministic else time.monotonic() - began_s
 
     def decide(self, ranks: Ranks, value_us: int, effort_s: float) -> Decision:
         """Decide whether some ranks keep within a value."""
@@ -197,10 +190,8 @@ class RankSubsets:
         ranks = range(self.instance.num_ranks)
         if not self.instance.holds_several:
             return ranks
-        in_flight = in_flight_bounds_of_each(self.instance, ranks)
-        pairs = zip(rank_bounds(self.instance), in_flight, strict=True)
-        closed = [Spans.most(pair) for pair in pairs]
-        return sorted(ranks, key=lambda rank: -self.objective.value_us(closed[rank]))
+        closed_us = [self.objective.value_us(spans) for spans in rank_bounds(self.instance)]
+        return sorted(ranks, key=lambda rank: -closed_us[rank])
 
     def alone(self, rank: int, limit_s: float) -> ModelOutcome:
         """Bound by one rank; never above the reference's value."""
