@@ -39,7 +39,7 @@ def attained_us(model: ExactModel, timing: TimedOrders) -> int | None:
     differences = [*_differences_of(model), *_orders(model, timing, index)]
     # Along the known starts, so that nearly all paths are complete after one pass.
     differences.sort(key=lambda one: known_us.get(one.earlier, 0))
-    least_us = [variable.domain[0] for variable in model.cp.proto.variables]
+    least_us: list[int] = [variable.domain[0] for variable in model.cp.proto.variables]
     for _ in model.ops.start:
         is_done = True
         for earlier, later, apart in differences:
