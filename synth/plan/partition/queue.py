@@ -83,8 +83,8 @@ class PartitionQueue:
         part = replace(options, time_limit_s=PARTITION_QUEUE.share * options.time_limit_s)
         spent_s = 0.0
         self.search.should_stop = should_stop
-        for sizes in tried:
-            spent_s += self.bounds.raise_one(sizes, value_us, part, should_stop)
+        for known in tried:
+            spent_s += self.bounds.raise_one(known, value_us, part, should_stop)
         while not should_stop() and spent_s < options.time_limit_s:
             without = {*tried, *self.out, *self.poor}
             (bound_us, sizes), seconds = self.bounds.raise_least(

@@ -51,7 +51,7 @@ def test_the_bound_is_the_largest_least_value_but_for_the_tolerance(seed: int) -
 
 def test_the_first_question_is_a_quarter_of_what_known_values_leave_open() -> None:
     """Also where all sets are known to keep within less than the best value."""
-    attained = {(0,): 4_000, (1,): 1_000}
+    attained: dict[Ranks, int] = {(0,): 4_000, (1,): 1_000}
     questions = list[tuple[Ranks, int]]()
 
     def decide(ranks: Ranks, middle_us: int, effort_s: float) -> Decision:
