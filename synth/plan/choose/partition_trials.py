@@ -37,6 +37,12 @@ class PartitionTrials:
         self.cuts = cuts
         self.profile, self.options, self.race, self.clock = profile, options, race, clock
 
+    def share_of_left(self, candidates: Sequence[Candidate]) -> float:
+        """Return the share of the remaining time for `first`."""
+        if all(bounds.applies(candidate.problem) for candidate in candidates):
+            return RACE.bounded_partitions_share_of_left
+        return RACE.partitions_share_of_left
+
     def first(self, candidates: Sequence[Candidate], until_s: float) -> Iterator[list[Trial]]:
         """Yield new trials on the partitions that look best, placement by placement.
 

@@ -43,7 +43,6 @@ from synth.plan.choose.partition_trials import PartitionTrials
 from synth.plan.choose.published import Pass
 from synth.plan.choose.published_cuts import PublishedCuts, PublishedTrials
 from synth.plan.choose.standings import Standings
-from synth.plan.partition import bounds
 from synth.plan.recompute.repartition import solve_repartitioning
 from synth.plan.tuning import CUT_MOVES, CUT_RACE, JUDGING, LISTED_TRIALS, RACE
 from synth.profile import Profile
@@ -147,10 +146,7 @@ class _RaceRun:
 
     def _add_partitions(self, candidates: Sequence[Candidate]) -> None:
         """Search for partitions of some placements, and add those that look best."""
-        share = RACE.partitions_share_of_left
-        if all(bounds.applies(one.problem) for one in candidates):
-            share = RACE.bounded_partitions_share_of_left
-        until_s = self.clock.moment_s(share)
+        until_s = self.clock.moment_s(self.partitions.share_of_left(candidates))
         for new in self.partitions.first(candidates, until_s):
             self.race.trials += new
             self._judge(new, until_s)
