@@ -25,14 +25,16 @@ class _Difference(NamedTuple):
 def attained_us(model: ExactModel, timing: TimedOrders) -> int | None:
     """Return the objective of the model's ranks in a known order.
 
-    None if it is a sum of spans, or if recomputation runs by itself, which the order does not name.
+    None if it is a sum of spans, or if more is to be ordered than F, B and W: recomputation that
+    runs by itself, and reductions.
 
     Args:
         model: minimises a makespan or a period; its memory limits are not looked at.
         timing: all starts of the known schedule.
     """
-    has_more_ops = any(model.ops.instance[copy].again_us for copy in model.ops.copies)
-    if has_more_ops or model.ops.objective.is_sum:
+    copies = [model.ops.instance[copy] for copy in model.ops.copies]
+    has_more = any(copy.again_us or copy.reduce_us for copy in copies)
+    if has_more or model.ops.objective.is_sum:
         return None
     index = {node: _index(start) for node, start in model.ops.start.items()}
     known_us = {index[node]: timing.starts[node] for node in index}
@@ -65,7 +67,7 @@ def _differences_of(model: ExactModel) -> Iterator[_Difference]:
         if sorted(linear.coeffs) != [-1, 1]:
             continue
         one, other = linear.vars if linear.coeffs[0] == 1 else reversed(linear.vars)
-        least_us, most_us = linear.domain[0], linear.domain[-1]
+        least_us, most_us = linear.domain[0], linear.domain[1]
         yield _Difference(other, one, least_us)
         yield _Difference(one, other, -most_us)
 

@@ -128,6 +128,9 @@ def test_what_ranks_attain_in_a_known_order_is_between_their_least_and_its_value
         known = replace(setting, reference=lambda: Reference(value_us, timing), known=ProofState())
         bounds = RankSubsets.of(known)
         bounds._attain_in_order((rank,))
+        copies = [bounds.instance[copy] for copy in bounds.instance.held[rank]]
+        has_more = any(copy.again_us or copy.reduce_us for copy in copies)
+        assert ((rank,) in bounds.attained_us) == (not has_more)
         attained_us = bounds.attained_us.get((rank,), value_us)
         assert bounds.alone(rank, 1.0).bound_us <= attained_us <= value_us
 
