@@ -1,12 +1,12 @@
-"""Plans of generated pipelines over two sites: slow links in the middle, fast ones elsewhere.
+"""Plans of generated pipelines over two sites or more: slow links between them, fast ones within.
 
-    python -m benchmarks.two_sites [--cases 6] [--first 0] [--limit 20]
+    python -m benchmarks.two_sites [--cases 6] [--first 0] [--limit 20] [--sites 3]
 
-The profiles are those of `benchmarks.realistic_suite` on one stage per rank, the first half of the
-ranks in one site and the second in the other, 5 to 50 ms and 1 to 10 Gb/s apart. Each is solved
-with the placement left to the search (one stage per rank, v, looped:2), and with one stage per rank
-given. It is compared with every published schedule of the three that fits on any candidate
-partition. Nothing recomputes. Limits are processor time of one worker.
+The profiles are those of `benchmarks.realistic_suite` on one stage per rank. Each site has
+consecutive ranks, as many as the others or nearly, and sites are 5 to 50 ms and 1 to 10 Gb/s apart.
+Each case is solved with the placement left to the search (one stage per rank, v, looped:2), and
+with one stage per rank given. It is compared with every published schedule of the three that fits
+on any candidate partition. Nothing recomputes. Limits are processor time of one worker.
 """
 
 import argparse
@@ -45,23 +45,23 @@ class Row(NamedTuple):
     published_us: int | None
 
 
-def two_sites(number: int) -> RealisticCase:
-    """Generate the case of a number: its ranks in two sites."""
+def two_sites(number: int, sites: int = 2) -> RealisticCase:
+    """Generate the case of a number: its ranks in so many sites at most."""
     case, rng = realistic_case(number, "linear"), random.Random(number)
     latency_us, gigabits = rng.choice([5_000, 20_000, 50_000]), rng.choice([1, 5, 10])
     apart = NodeLink(
         latency_us=latency_us,
         bandwidth_bytes_per_s=gigabits * 125e6,
-        ranks_per_node=(case.num_ranks + 1) // 2,
+        ranks_per_node=-(-case.num_ranks // sites),
     )
     within = Link(latency_us=10, bandwidth_bytes_per_s=100e9)
     links = Links(default=within, nodes=(apart,))
     return case._replace(profile=case.profile.model_copy(update={"links": links}))
 
 
-def measured(number: int, options: SolveOptions) -> Row:
+def measured(number: int, sites: int, options: SolveOptions) -> Row:
     """Solve one case, and judge the published schedules."""
-    case = two_sites(number)
+    case = two_sites(number, sites)
     with in_processor_time():
         ranking, given = solved(case, PLACEMENTS, options), solved(case, PLACEMENTS[:1], options)
     found, linear = ranking.result, given.result
@@ -128,15 +128,16 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--cases", type=int, default=6)
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
     parser.add_argument("--limit", type=float, default=20.0, help="processor time, in seconds")
+    parser.add_argument("--sites", type=int, default=2)
     asked = parse_request(parser, given)
     about = (
-        f"{asked.cases} generated pipelines over two sites, {asked.limit:g} s of processor time "
-        f"each, against the best published schedule on the candidate partitions."
+        f"{asked.cases} generated pipelines over {asked.sites} sites, {asked.limit:g} s of "
+        f"processor time each, against the best published schedule on the candidate partitions."
     )
     run = Run("two-sites", about, asked.seeds, 1, asked.limit)
     options = SolveOptions(asked.limit, workers=1)
     rows = (
-        measured(number, replace(options, seed=seed))
+        measured(number, asked.sites, replace(options, seed=seed))
         for number in range(asked.first, asked.first + asked.cases)
         for seed in range(asked.seeds)
     )

@@ -14,8 +14,10 @@ from benchmarks import (
     offloading,
     realistic_profiles,
     realistic_suite,
+    slow_links,
     tables,
     tight_caps,
+    two_sites,
     unequal_ranks,
     weight_search,
 )
@@ -349,6 +351,49 @@ def test_a_slow_link_is_between_the_ranks_in_the_middle() -> None:
     assert links is not None
     assert [(one.source, one.target) for one in links.pairs] == [(1, 2), (2, 1)]
     assert all(one.latency_us > links.default.latency_us for one in links.pairs)
+
+
+def test_slow_links_are_one_some_or_all_and_take_a_share_of_a_forward() -> None:
+    numbers = []
+    for number in range(12):
+        case = slow_links.slow_case(number)
+        assert case == slow_links.slow_case(number)
+        profile, count = case.pipeline.profile, case.pipeline.num_ranks
+        layers = [profile.layer_profile(place) for place in range(len(profile.layers))]
+        forward_us = sum(layer.time_us[OpKind.F].median_us for layer in layers) / count
+        num_bytes = max(layer.output_bytes for layer in layers)
+        for rank in range(count - 1):
+            assert profile.links is not None
+            ends = (rank, rank + 1), (rank + 1, rank)
+            us = [profile.links.between(*pair).transfer_us(num_bytes) for pair in ends]
+            slow_us = case.share * forward_us if rank in case.slow else 170
+            assert us == pytest.approx([slow_us, slow_us], abs=1.5)
+        numbers.append(len(case.slow) / (count - 1))
+    assert min(numbers) < 0.3 and max(numbers) == 1
+
+
+def test_the_table_of_slow_links_ends_with_its_median_gap() -> None:
+    plan = slow_links.Row(0, "v", 4, 8, (0, 1, 2), 0.5, 100, 98, (1,) * 8, "v-min", 120)
+    worse = plan._replace(case=1, slow=(1,), plan_us=125, bound_us=120)
+    none = plan._replace(case=2, plan_us=None)
+    _, _, first, second, third, _, last = slow_links.table(
+        {"rows": [row._asdict() for row in (plan, worse, none)]}
+    ).splitlines()
+    assert "| all: 0.5 F |" in first and "| 2.00 |" in first
+    assert "| after 1: 0.5 F |" in second and "| none |" in third
+    assert last == (
+        "2 plans: the median gap is 3.00 %, the largest 4.00 %; 2 are above a published schedule."
+    )
+
+
+@pytest.mark.parametrize("sites", [2, 3])
+def test_sites_are_of_consecutive_ranks_and_as_large_as_each_other(sites: int) -> None:
+    for number in range(6):
+        case = two_sites.two_sites(number, sites)
+        assert case.profile.links is not None
+        (apart,) = case.profile.links.nodes
+        assert len({rank // apart.ranks_per_node for rank in range(case.num_ranks)}) <= sites
+        assert 5_000 <= apart.latency_us <= 50_000
 
 
 def test_the_rival_counts_activations_and_versions_as_one_memory() -> None:

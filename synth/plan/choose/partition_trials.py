@@ -37,6 +37,12 @@ class PartitionTrials:
         self.cuts = cuts
         self.profile, self.options, self.race, self.clock = profile, options, race, clock
 
+    def share_of_left(self, candidates: Sequence[Candidate]) -> float:
+        """Return the share of the remaining time for `first`."""
+        if all(bounds.applies(candidate.problem) for candidate in candidates):
+            return RACE.bounded_partitions_share_of_left
+        return RACE.partitions_share_of_left
+
     def first(self, candidates: Sequence[Candidate], until_s: float) -> Iterator[list[Trial]]:
         """Yield new trials on the partitions that look best, placement by placement.
 
@@ -108,6 +114,19 @@ class PartitionTrials:
                 if trial := self.race.admitted(name, problem):
                     return trial
         return None
+
+    def raise_bounds(self, until_s: float) -> None:
+        """Raise the bounds over all untried partitions, placement by placement, until a moment."""
+        queues = self.race.queues
+        for place, (name, queue) in enumerate(queues.items()):
+            limit_s = self.clock.left_s(until_s) / (len(queues) - place)
+            best_us = self.race.best_us
+            if best_us is None or limit_s <= 0:
+                return
+            options = replace(self.options, time_limit_s=limit_s)
+            tried = self.race.partitions_of(name)
+            spent_s = queue.raise_bound(tried, best_us, options, self.clock.deadline(limit_s))
+            self.clock.grant(spent_s)
 
     def least(self, until_s: float) -> Iterator[Trial]:
         """Yield for each placement a trial on the untried partition with the least bound."""

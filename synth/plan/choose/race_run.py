@@ -115,6 +115,7 @@ class _RaceRun:
         if not is_one_cut and len(near := race.near()[: RACE.few]) > 1:
             self._round(near, self.clock.moment_s(RACE.second_share_of_left))
         if race.bounds_all_partitions:
+            self.partitions.raise_bounds(self.clock.moment_s(RACE.bounds_share_of_left))
             self._try_further()
         if not is_one_cut:
             self._try_less_memory()
@@ -144,7 +145,7 @@ class _RaceRun:
 
     def _add_partitions(self, candidates: Sequence[Candidate]) -> None:
         """Search for partitions of some placements, and add those that look best."""
-        until_s = self.clock.moment_s(RACE.partitions_share_of_left)
+        until_s = self.clock.moment_s(self.partitions.share_of_left(candidates))
         for new in self.partitions.first(candidates, until_s):
             self.race.trials += new
             self.first.judge(new, until_s)

@@ -1,5 +1,6 @@
 """The standings of a race between candidates: their trials, who can still win, the result."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import itemgetter
@@ -169,6 +170,7 @@ class Standings:
 
     def promising(self) -> list[Trial]:
         """Return the trials that may still become the best, best first."""
+        self._take_bounds_of_runs()
         return [trial for trial in self._ranked() if self.can_win(trial)]
 
     def near(self, times: float = RACE.near_factor, *, is_first_round: bool = False) -> list[Trial]:
@@ -202,8 +204,20 @@ class Standings:
                 of_kinds[trial.found is None or trial is first].append(trial)
         turns = (turn for kind in of_kinds for turn in enumerate(kind))
         untried = [trial for _, trial in sorted(turns, key=itemgetter(0))]
+        if self.bounds_all_partitions:
+            # Once the best is known, bounds leave many of the others out.
+            untried.sort(key=self._estimated_us)
         most = limit_s / (RACE.trial_s_per_op * self.candidates[0].problem.num_ops)
         return untried[: max(1, int(most))]
+
+    def _estimated_us(self, trial: Trial) -> float:
+        """Return the value of a trial, or that of its best list schedule if this is less."""
+        queue, sizes = self.queues[trial.name], trial.problem.partition
+        # Judged with all micro-batches, or not comparable.
+        is_whole = sizes is not None and queue.bounds is queue.search.bounds
+        judged = queue.search.judged.get(sizes) if is_whole and sizes else None
+        known = [trial.value_us, None if judged is None else judged.value_us]
+        return min((us for us in known if us is not None), default=math.inf)
 
     @property
     def has_many_cuts(self) -> bool:
@@ -304,6 +318,19 @@ class Standings:
             if not trial.is_impossible and (trial is best or not trial.is_fixed):
                 yield trial
 
+    def _take_bounds_of_runs(self) -> None:
+        """Raise the bounds of trials to those of the runs of layers of their partitions.
+
+        Only where the certificate of the answer names such runs.
+        """
+        if not self.bounds_all_partitions:
+            return
+        for trial in self.trials:
+            is_of_runs = not (trial.is_fixed or trial.is_impossible)
+            if trial.problem.partition is not None and is_of_runs:
+                bound_us = self.queues[trial.name].bound_us(trial.problem.partition)
+                trial.lower_bound_us = max(trial.lower_bound_us, bound_us)
+
     def _share_bounds(self) -> None:
         """Give all trials of the same problem the best of their bounds, with its certificate."""
         for trial in self.trials:
@@ -321,6 +348,7 @@ class Standings:
             is_over: nothing was left to try.
         """
         self._share_bounds()
+        self._take_bounds_of_runs()
         ranked = self._ranked()
         best = ranked[0].found  # the first trial always has a result
         assert best is not None

@@ -109,6 +109,12 @@ class PartitionBounds:
         self.layers = LayersElsewhere(table, problem.num_ranks)
         self.run_bounds: dict[RankLayers, _RunBound] = {}
         self.paths = PartitionPaths(self.num_ranks, self.num_layers, self._work_us)
+        self._within_us: int | None = None
+
+    def keep_within(self, value_us: int) -> None:
+        """Bound what is below a value from now on: what bounds say of the rest is that value."""
+        self._within_us = value_us
+        self.layers.keep_within(value_us / self.problem.num_micro_batches)
 
     def problem_on(self, sizes: Sizes) -> Problem:
         """The problem on a partition."""
@@ -125,6 +131,17 @@ class PartitionBounds:
         """The least bound of a partition, some left out, and the partition."""
         return self.paths.least(without)
 
+    def least_by_closed_forms(self, should_stop: Callable[[], bool]) -> Sizes | None:
+        """Return a partition of the least bound by closed forms; None: there is none, or no time.
+
+        It is mostly a good one, and a good value makes the questions of `raise_least` few.
+        """
+        while not should_stop():
+            least = self.least()
+            if least.sizes is None or not any([self.close(run) for run in runs_of(least.sizes)]):
+                return least.sizes
+        return None
+
     def raise_least(
         self,
         value_us: int,
@@ -140,30 +157,70 @@ class PartitionBounds:
             options: the gap that is good enough, and the time limit; all else as for a search.
         """
         spent_s = 0.0
+        self.keep_within(value_us)
         while True:
             least = self.least(without)
             is_enough = relative_gap(value_us, min(value_us, least.bound_us)) <= options.gap
             if least.sizes is None or is_enough or should_stop():
                 break
-            left_s = options.time_limit_s - spent_s
-            runs = list(runs_of(least.sizes))
-            unknown = [run for run in runs if run not in self.run_bounds]
-            if left_s <= 0:
+            left = replace(options, time_limit_s=options.time_limit_s - spent_s)
+            step_s = self._raise_path(least, value_us, options, left, should_stop)
+            if step_s is None:
                 break
-            if unknown:
-                for run in unknown:
-                    self.close(run)
-                spent_s += PARTITION_BOUNDS.closed_form_s * len(unknown)
-                continue
-            question = self._next_question(runs, least.bound_us, value_us)
-            if question is None:
-                break
-            run, within_us = question
-            first_s = PARTITION_BOUNDS.first_share * options.time_limit_s
-            share_s = max(first_s, 2 * self.run_bounds[run].looked_s)
-            part = replace(options, time_limit_s=min(left_s, share_s), gap=0.0, workers=1)
-            spent_s += self._look_at(run, within_us, value_us, part, should_stop)
+            spent_s += step_s
         return RaisedBound(least, spent_s)
+
+    def raise_one(
+        self,
+        sizes: Sizes,
+        value_us: int,
+        options: SolveOptions,
+        should_stop: Callable[[], bool],
+    ) -> float:
+        """Make bounds of one partition until its bound is no less than a value; what that took."""
+        spent_s = 0.0
+        self.keep_within(value_us)
+        while self.paths.bound_us(sizes) < value_us and not should_stop():
+            path = Least(self.paths.bound_us(sizes), sizes)
+            left = replace(options, time_limit_s=options.time_limit_s - spent_s)
+            step_s = self._raise_path(path, value_us, options, left, should_stop)
+            if step_s is None:
+                break
+            spent_s += step_s
+        return spent_s
+
+    def _raise_path(
+        self,
+        path: Least,
+        value_us: int,
+        options: SolveOptions,
+        left: SolveOptions,
+        should_stop: Callable[[], bool],
+    ) -> float | None:
+        """Make bounds of a path, one or all closed forms; what that took. None: all are made.
+
+        Args:
+            options: those of all steps together.
+            left: the same with the time that is left.
+        """
+        assert path.sizes is not None
+        if left.time_limit_s <= 0:
+            return None
+        runs = list(runs_of(path.sizes))
+        unknown = [run for run in runs if run not in self.run_bounds]
+        for run in unknown:
+            self.close(run)
+        if unknown:
+            return PARTITION_BOUNDS.closed_form_s * len(unknown)
+        question = self._next_question(runs, path.bound_us, value_us)
+        if question is None:
+            return None
+        run, within_us = question
+        first_s = PARTITION_BOUNDS.first_share * options.time_limit_s
+        share_s = min(left.time_limit_s, max(first_s, 2 * self.run_bounds[run].looked_s))
+        question_s = max(PARTITION_BOUNDS.least_question_s, share_s)
+        part = replace(left, time_limit_s=question_s, gap=0.0, workers=1)
+        return self._look_at(run, within_us, value_us, part, should_stop)
 
     def close(self, run: RankLayers) -> bool:
         """Make the closed forms' bound; False: it was known."""
@@ -277,18 +334,23 @@ class PartitionBounds:
         caps = self.problem.caps_bytes
         if caps is not None and self.table.need_bytes(run.first, run.end) > caps[run.rank]:
             return NEVER
+        most_us = NEVER - 1 if self._within_us is None else self._within_us
+        if not self.layers.is_possible(run):
+            return most_us
         instance, place = self._instance(run), self._place(run)
         spans = Spans.most((rank_bound(instance, place), in_flight_bounds_by(instance, (place,))))
         if run.end < self.num_layers:
             of_link = spaced_bounds(instance, place, max(self.layers.transfers_us(run)))
             spans = Spans.most((spans, of_link))
-        return self.problem.objective.value_us(spans)
+        return min(most_us, self.problem.objective.value_us(spans))
 
     def _instance(self, run: RankLayers) -> Instance:
         """The run on one rank, all layers before it on another, and all after it on a third."""
         edges = sorted({0, run.first, run.end, self.num_layers})
         place, costs = self._place(run), self.table.costs(tuple(edges))
-        costs = at_speeds(costs, self.layers.fastest(run)[1 - place :][: len(costs.stages)])
+        # The times of the other stages are replaced below.
+        speeds = (1.0, self.layers.speeds[run.rank], 1.0)
+        costs = at_speeds(costs, speeds[1 - place :][: len(costs.stages)])
         where, asked = Placement.linear(costs.num_stages), self.problem
         part = replace(asked, costs=costs, placement=where, caps_bytes=None, partition=None)
         instance = relaxed_for_fusion(part)

@@ -85,7 +85,11 @@ class PartitionSearch:
     def run(self) -> bool:
         """Move layers while that helps; return False if the first partition has no schedule."""
         at, best = self.start, self._judge(self.start)
-        for sizes in self.others:
+        others = [*self.others]
+        if self.bounds is not None and best is not None:
+            least = self.bounds.least_by_closed_forms(self._is_over)
+            others += [] if least is None else [least]
+        for sizes in others:
             if best is None or self._is_over():
                 break
             found = self._judge(sizes, best) if sizes not in self.judged else None
@@ -213,11 +217,16 @@ class PartitionSearch:
         return self.bounds_us[sizes]
 
     def _judge(self, sizes: Sizes, best: RuleValue | None = None) -> RuleValue | None:
-        """Judge a partition by the given order, or by the best list schedule if better."""
+        """Judge a partition by the given order, or by the best list schedule if better.
+
+        Where ranks hold several stages, list schedules tell little of a partition that is better in
+        the given order, and take longer.
+        """
         problem, found = self._sample(sizes), None
         if may_fit(problem):
             found = self._in_order(problem)
-            if found is None or best is None or found.value_us >= best.value_us:
+            is_better = found is not None and best is not None and found.value_us < best.value_us
+            if not (is_better and problem.placement.holds_several):
                 listed = self._scheduled(problem, safe_memory(problem, SMALLEST_BUFFERING), best)
                 found = min((one for one in (found, listed) if one is not None), default=None)
         self.judged[sizes] = found

@@ -50,6 +50,19 @@ class PartitionQueue:
             return None
         return min((self.bounds.least({*tried, *self.out}).bound_us, *self.out.values()))
 
+    def raise_bound(
+        self,
+        tried: Collection[Sizes],
+        value_us: int,
+        options: SolveOptions,
+        should_stop: Callable[[], bool],
+    ) -> float:
+        """Raise the bound over all untried partitions towards a value; return what that took."""
+        if self.bounds is None:
+            return 0.0
+        without = {*tried, *self.out}
+        return self.bounds.raise_least(value_us, without, options, should_stop).spent_s
+
     def next(
         self,
         tried: Collection[Sizes],
@@ -69,6 +82,8 @@ class PartitionQueue:
         part = replace(options, time_limit_s=PARTITION_QUEUE.share * options.time_limit_s)
         spent_s = 0.0
         self.search.should_stop = should_stop
+        for known in tried:
+            spent_s += self.bounds.raise_one(known, value_us, part, should_stop)
         while not should_stop() and spent_s < options.time_limit_s:
             without = {*tried, *self.out, *self.poor}
             (bound_us, sizes), seconds = self.bounds.raise_least(

@@ -65,6 +65,8 @@ class PartitionBoundTuning:
     # Share of the time for the exact model of a rank at its first trial; each further trial may
     # take twice as long as the one before.
     first_share: float = 0.1
+    # Least effort of a question, in seconds: most are answered within.
+    least_question_s: float = 0.04
     # Approximate time of the closed forms of one run of layers.
     closed_form_s: float = 0.001
 
@@ -74,7 +76,7 @@ class PartitionQueueTuning:
     """Choice of the next partition to try."""
 
     # Share of the time for the bounds by which one partition is chosen.
-    share: float = 0.1
+    share: float = 0.4
     # Time that choosing one counts in a deterministic search.
     choice_s: float = 0.01
 

@@ -46,8 +46,12 @@ class RaceTuning:
     less_memory_share_of_left: float = 0.35
     # Share of the limit for published schedules whose F and BW run at once, before all others.
     pairs_share_of_limit: float = 0.2
-    # Share of the remaining time for a search for partitions, before the rounds.
+    # Share of the remaining time for a search for partitions, before the rounds; the second value
+    # is for bounds over all partitions, which also tell where the best ones are.
     partitions_share_of_left: float = 0.15
+    bounded_partitions_share_of_left: float = 0.3
+    # Share of the remaining time for the bound over all partitions, once a good value is known.
+    bounds_share_of_left: float = 0.3
     # Share of the remaining time for further partitions: after the rounds, and again when the
     # trials near the best are over or account for little of the gap.
     further_share_of_left: float = 0.25

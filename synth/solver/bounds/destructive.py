@@ -54,6 +54,7 @@ class DestructiveBounds:
         value_us: the best value known; no bound is looked for above it.
         attained_us: by set, a value that its ranks alone attain.
         should_stop: polled between questions.
+        has_raised: some set refuted a value in an earlier run.
     """
 
     sets: Sequence[Ranks]
@@ -63,6 +64,11 @@ class DestructiveBounds:
     left_s: float
     should_stop: Callable[[], bool]
     attained_us: dict[Ranks, int] = field(default_factory=dict)
+    has_raised: bool = False
+
+    def __post_init__(self) -> None:
+        """Note what is open before the first question."""
+        self._first_open_us = max(map(self._open_us, self.sets), default=0)
 
     def run(self) -> Iterator[Raised]:
         """Yield each bound; rounds have more and more effort for a question, until all answer."""
@@ -79,8 +85,7 @@ class DestructiveBounds:
         """Ask in large steps, then in the least ones; return the sets that left a question open."""
         unanswered: set[Ranks] = set()
         open_us = max(map(self._open_us, sets))
-        has_raised = any(self._open_us(one) < self.value_us for one in sets)  # from an earlier run
-        asks_least = has_raised
+        asks_least = self.has_raised
         while (middle_us := self._middle_us(open_us, is_least=asks_least)) is not None:
             for one in [one for one in sets if self._open_us(one) > middle_us]:
                 if not self._goes_on:
@@ -92,11 +97,11 @@ class DestructiveBounds:
                         yield from self._raise_by(one, effort_s, unanswered)
                     else:
                         open_us = max(map(self._open_us, sets))
-                    has_raised = True
+                    self.has_raised = True
                     break
             else:
                 # The last question of both phases may be the same.
-                begins_least = has_raised and not asks_least
+                begins_least = self.has_raised and not asks_least
                 asks_least |= begins_least
                 if not begins_least or self._middle_us(open_us, is_least=True) == middle_us:
                     open_us = middle_us
@@ -142,7 +147,7 @@ class DestructiveBounds:
         """
         least_us = int(DESTRUCTIVE.tolerance * self.value_us)
         if open_us - self.bound_us > least_us:
-            share = DESTRUCTIVE.first_share if open_us == self.value_us else 0.5
+            share = DESTRUCTIVE.first_share if open_us == self._first_open_us else 0.5
             half_us = (open_us - self.bound_us) // 2
             rise_us = min(half_us, max(1, int(share * (open_us - self.bound_us))))
             return self.bound_us + (least_us if is_least else rise_us)

@@ -15,6 +15,7 @@ from synth.solver.bounds.closed_form import rank_bounds, work_bounds
 from synth.solver.bounds.destructive import Decision, DestructiveBounds, Ranks
 from synth.solver.bounds.forward_spacing import far_apart, recheck_spacings
 from synth.solver.bounds.forward_spacing_model import Spacings
+from synth.solver.bounds.known_order import attained_us
 from synth.solver.bounds.rechecker import Rechecker
 from synth.solver.cpsat.model import ExactModel
 from synth.solver.cpsat.op_variables import OpVariables
@@ -125,20 +126,44 @@ class RankSubsets:
     def _destructive(self, sets: Sequence[Ranks], limit_s: float) -> TimedBounds:
         """Yield bounds by refuting values; return the seconds spent (see `bounds.destructive`)."""
         effort_s = CPSAT.clock_s_per_deterministic_s if self.options.deterministic else 1.0
+        left_s = effort_s * limit_s
+        for ranks in sets:
+            if ranks not in self.attained_us and left_s > 0 and not self.should_stop():
+                left_s -= self._attain_in_order(ranks)
+        # A set that attains little can prove no more than that.
+        most_first = sorted(sets, key=lambda ranks: -self.attained_us.get(ranks, 1 << 60))
         bounds = DestructiveBounds(
-            sets,
+            most_first,
             self.proven_us,
             self.reference().value_us,
             self.decide,
-            effort_s * limit_s,
+            left_s,
             self.should_stop,
             self.attained_us,
+            has_raised=not self.proven_by.keys().isdisjoint(sets),
         )
         for ranks, bound_us in bounds.run():
             self.proven_us = bound_us
             self.proven_by[ranks] = bound_us
             yield self._proven(bound_us, ranks)
         return limit_s - bounds.left_s / effort_s
+
+    def _attain_in_order(self, ranks: Ranks) -> float:
+        """Note what some ranks attain in the order of the best schedule known; return what it took.
+
+        Few ranks prove something, and the others would be asked in vain what this answers.
+        What it says is no proof: it decides what is asked.
+        """
+        value_us, timing = self.reference()
+        if timing is None:
+            return 0.0
+        began_s = time.monotonic()
+        # An order that is known keeps the limits.
+        free = replace(self.instance, headroom_bytes=(None,) * self.instance.num_ranks)
+        model = model_of(free, self.objective, value_us, ranks, self.spacings, passing_pairs=False)
+        if (attained := attained_us(model, timing)) is not None:
+            self.attained_us[ranks] = attained
+        return 0.0 if self.options.deterministic else time.monotonic() - began_s
 
     def decide(self, ranks: Ranks, value_us: int, effort_s: float) -> Decision:
         """Decide whether some ranks keep within a value."""

@@ -103,7 +103,7 @@ class BoundPolicyTuning:
     # more, and where it holds several stages.
     one_by_one_share: float = 0.08
     one_by_one_share_with_spacings: float = 0.03
-    one_by_one_share_of_several: float = 0.35
+    one_by_one_share_of_several: float = 0.5
     # Share of the remaining time where bounds take turns with the search; the second value is for
     # ranks that hold several stages, where single ranks have proven most by then.
     in_turn_share: float = 0.3

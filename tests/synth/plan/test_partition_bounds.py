@@ -30,6 +30,7 @@ from synth.solver.bounds.rank_subsets import RankSubsets
 from synth.solver.cpsat.run import run as run_model
 from synth.solver.infeasibility import smallest_limit_bytes
 from synth.solver.instance.memory_models import relaxed_for_fusion
+from synth.solver.instance.stage_copy import StageCopy
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.solver import solve
@@ -82,6 +83,11 @@ def test_of_equals_the_most_even_is_found() -> None:
     second = paths.least([least.sizes])
     assert second.sizes not in (None, least.sizes)
     assert second.sizes is not None and max(second.sizes[1:]) <= 4
+
+
+def costs_copy(problem: Problem) -> StageCopy:
+    """A stage copy to be replaced."""
+    return relaxed_for_fusion(problem).copies[0]
 
 
 def uneven(draw: random.Random, num_layers: int) -> Profile:
@@ -187,6 +193,82 @@ def test_a_rank_s_least_work_is_no_more_than_that_of_its_stage(seed: int) -> Non
             if run.end < len(profile.layers):
                 way = bounds.layers.way_behind_us(run)
                 assert way.down_us + way.up_us <= trip_us
+
+
+@pytest.mark.parametrize("seed", sweep(range(2, 900, 3), daily=60))
+def test_within_a_value_least_times_hold_for_partitions_whose_ranks_work_less(seed: int) -> None:
+    """Seeds of ranks that differ in speed."""
+    profile, problem = drawn(seed)
+    bounds = PartitionBounds(StageCostTable(profile), replace(problem, caps_bytes=None))
+    every = [*every_partition(len(profile.layers), problem.num_ranks)]
+    instances = {sizes: relaxed_for_fusion(bounds.problem_on(sizes)) for sizes in every}
+    works = {sizes: max(c.work_us for c in one.copies) for sizes, one in instances.items()}
+    within_us = sorted(works.values())[len(works) // 2] + 1
+    free = {run: bounds.layers.way_behind_us(run) for run in [*runs_of(every[0])][:-1]}
+    bounds.layers.keep_within(within_us)
+    for run, way in free.items():
+        if bounds.layers.is_possible(run):
+            assert bounds.layers.way_behind_us(run) >= way
+    for sizes in every:
+        if works[sizes] >= within_us:
+            continue
+        instance = instances[sizes]
+        for run, copy in zip(runs_of(sizes), instance.copies, strict=True):
+            assert bounds.layers.is_possible(run)
+            if run.end < len(profile.layers):
+                way = bounds.layers.way_behind_us(run)
+                assert way.down_us + way.up_us <= instance.round_trip_us[run.rank]
+            if run.rank:
+                before = bounds.layers.before(run, copy)
+                above = instance.copies[: run.rank]
+                assert before.duration_us[F] <= max(c.duration_us[F] for c in above)
+                assert before.duration_us[F] + before.down_us <= instance.head_us[run.rank]
+                way_us = instance.way_up_us(run.rank, 0) + above[0].duration_us[B]
+                assert before.duration_us[B] + before.up_us <= way_us
+
+
+def test_within_a_value_a_fast_rank_does_not_hold_all_layers() -> None:
+    """Eight layers on ranks of speed 1, 1/2 and 1/2: F and B of the last two take twice as long.
+
+    Rank 1 holds one layer. Without a value rank 2 holds one, too, and the way behind is 2 F; if no
+    rank works as long as five layers at speed 1, rank 0 holds four at most, and rank 2 three.
+    """
+    times = {F: 10.0, B: 10.0, W: 10.0, BW: 20.0, STEP: 0.0}
+    each = profile_that_saves_much().layer_profiles["l"]
+    each = each.replace(time_us={kind: Timing.exactly(us) for kind, us in times.items()})
+    layers = tuple(Layer(name=f"l{i}", profile="l") for i in range(8))
+    profile = profile_that_saves_much().replace(
+        layer_profiles={"l": each}, layers=layers, links=Links(), rank_speeds=(1, 0.5, 0.5)
+    )
+    where = placement("linear", 3)
+    costs = partition_costs(profile, (6, 1, 1), where.ranks)
+    problem = Problem(costs, where, 4, None, partition=(6, 1, 1))
+    layers_elsewhere = PartitionBounds(StageCostTable(profile), problem).layers
+    last = RankLayers(2, 7, 8)
+    forward_us = [layers_elsewhere.before(last, costs_copy(problem)).down_us]
+    layers_elsewhere.keep_within(150)
+    assert not layers_elsewhere.is_possible(RankLayers(1, 5, 6))
+    assert layers_elsewhere.is_possible(RankLayers(1, 4, 6))
+    before = layers_elsewhere.before(RankLayers(2, 6, 8), costs_copy(problem))
+    assert before.duration_us[F] + before.down_us == 4 * 10 + 2 * 20
+    assert forward_us[0] < before.down_us + before.duration_us[F]
+
+
+@pytest.mark.parametrize("seed", sweep(range(2, 90, 3), daily=9))
+def test_bounds_within_a_value_are_above_no_schedule(seed: int) -> None:
+    """Of ranks that differ in speed: each value of a partition is once the best one known."""
+    profile, problem = drawn(seed)
+    table = StageCostTable(profile)
+    free = PartitionBounds(table, problem)
+    every = [*every_partition(table.num_layers, problem.num_ranks)]
+    solved = {sizes: solve(free.problem_on(sizes), exact_alone(2)).value_us for sizes in every}
+    values = {sizes: value_us for sizes, value_us in solved.items() if value_us is not None}
+    for best_us in sorted({*values.values()})[:4]:
+        bounds = PartitionBounds(table, problem)
+        bounds.raise_least(best_us, (), counted(20), lambda: False)
+        for sizes, value_us in values.items():
+            bounds.raise_one(sizes, best_us, counted(1), lambda: False)
+            assert (bounds.bound_us(sizes) or 0) <= value_us
 
 
 @pytest.mark.parametrize("seed", sweep(range(30), daily=9))

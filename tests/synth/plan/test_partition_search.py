@@ -11,14 +11,21 @@ from synth.costs.partition_costs import partition_costs
 from synth.objective import BoundScope, Objective
 from synth.plan.choose.candidates import Candidate, Partitioning
 from synth.plan.choose.race_run import solve_best_of
+from synth.plan.choose.standings import Standings
+from synth.plan.list_schedule_judge import RuleValue
 from synth.plan.partition.balance import balance
+from synth.plan.partition.bounds import PartitionBounds
 from synth.plan.partition.partition_search import PartitionSearch, _moved
+from synth.plan.partition.queue import PartitionQueue
+from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.profile import Profile
 from synth.profile.layer_profile import Layer, Timing
+from synth.schedule.model import SMALLEST_BUFFERING
 from synth.schedule.placements import placement
 from synth.schedule.verify import verify
 from synth.search.outcome import StoppedBy
-from synth.solver.infeasibility import smallest_limit_bytes
+from synth.solver.evaluate.evaluate import never
+from synth.solver.infeasibility import serial_schedule, smallest_limit_bytes
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent
 from synth.solver.solver import solve
@@ -108,6 +115,49 @@ def test_the_start_is_kept_beside_the_best() -> None:
     assert len({problem.partition for problem in found}) == len(found)
     assert searched(start, 1, 0) == [start]
     assert searched(start, 3, MUCH, lambda: True) == [start]
+
+
+def test_a_poor_order_that_is_better_than_the_best_partition_hides_no_list_schedule() -> None:
+    start, sizes = even("linear", 4, 12, 160), (1, 2, 2, 3)
+    order = replace(serial_schedule(start), buffering=SMALLEST_BUFFERING)
+    far = RuleValue(10**9, 0)
+    plain = PartitionSearch(PROFILE, start, MUCH)._judge(sizes, far)
+    with_order = PartitionSearch(PROFILE, start, MUCH, order=order)
+    in_order = with_order._in_order(with_order._sample(sizes))
+    assert plain is not None and in_order is not None
+    assert plain.value_us < in_order.value_us < far.value_us
+    assert with_order._judge(sizes, far) == plain
+
+
+def test_it_begins_at_the_partition_of_the_least_closed_forms() -> None:
+    start = even("linear", 4, 12, 160)
+    search = PartitionSearch(PROFILE, start, MUCH)
+    assert search.bounds is not None
+    least = search.bounds.least_by_closed_forms(never)
+    assert least is not None
+    search.run()
+    assert list(search.judged)[:2] == [start.partition, least]
+    closed = PartitionBounds(StageCostTable(PROFILE), start)
+    edges = combinations(range(1, 8), 3)
+    every = [tuple(b - a for a, b in pairwise((0, *inner, 8))) for inner in edges]
+    assert closed.bound_us(least) == min(closed.bound_us(sizes) or 10**9 for sizes in every)
+
+
+def test_a_trial_that_was_not_searched_takes_the_bounds_of_its_runs() -> None:
+    start = even("linear", 4, 12, 160)
+    race = Standings([Candidate("linear", start)], Partitioning.SEARCHED, 0.0)
+    race.trials = [race.new(race.candidates[0])]
+    (trial,) = race.trials
+    search = PartitionSearch(PROFILE, start, MUCH)
+    search.run()
+    race.queues["linear"] = queue = PartitionQueue(search, search.bounds_of_all())
+    known_us, sizes = trial.lower_bound_us, start.partition
+    best_us = search.best_us
+    assert queue.bounds is not None and sizes is not None and best_us is not None
+    queue.bounds.raise_one(sizes, best_us, counted(5), never)
+    race.promising()
+    assert known_us < trial.lower_bound_us == queue.bound_us(sizes)
+    assert trial.lower_bound_us <= (solve(start, exact_alone(5)).value_us or 0)
 
 
 def test_the_same_input_gives_the_same_partitions() -> None:

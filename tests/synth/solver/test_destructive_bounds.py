@@ -49,6 +49,20 @@ def test_the_bound_is_the_largest_least_value_but_for_the_tolerance(seed: int) -
     assert len(asked_of(best_first, value_us)[1]) <= 2 * len(least_us) + 30
 
 
+def test_the_first_question_is_a_quarter_of_what_known_values_leave_open() -> None:
+    """Also where all sets are known to keep within less than the best value."""
+    attained: dict[Ranks, int] = {(0,): 4_000, (1,): 1_000}
+    questions = list[tuple[Ranks, int]]()
+
+    def decide(ranks: Ranks, middle_us: int, effort_s: float) -> Decision:
+        questions.append((ranks, middle_us))
+        return Decision(None, is_refuted=middle_us < 3_000, spent_s=effort_s)
+
+    bounds = DestructiveBounds([*attained], 0, 8_000, decide, 1.0, lambda: False, attained)
+    assert [one.bound_us for one in bounds.run()] == [1_001, 1_751]
+    assert questions == [((0,), 1_000), ((0,), 1_750)]
+
+
 def test_a_set_that_keeps_a_value_is_not_asked_for_a_larger_one() -> None:
     """Of 0 to 8,000 a quarter is refuted by the last set only; the others are done with.
 

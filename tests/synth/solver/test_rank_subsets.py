@@ -22,6 +22,7 @@ from synth.solver.bounds.destructive import Decision
 from synth.solver.bounds.rank_subsets import RankSubsets
 from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.options import Part
+from synth.solver.order_pool import split_timing
 from synth.solver.problem import Problem
 from synth.solver.solver import solve
 from synth.solver.tuning import DESTRUCTIVE
@@ -105,6 +106,33 @@ def test_no_bound_is_above_the_optimum(
     if best.stopped_by == StoppedBy.OPTIMAL:
         assert best.value_us is not None
         assert best_bound(problem, 2 * best.value_us, 0.2) <= best.value_us
+
+
+@pytest.mark.parametrize("seed", sweep(range(120), daily=12))
+def test_what_ranks_attain_in_a_known_order_is_between_their_least_and_its_value(seed: int) -> None:
+    rng = random.Random(seed)
+    name, m = rng.choice(["v", "looped:2", "wave:2"]), rng.randint(2, 4)
+    where = any_placement(rng, name, 2)
+    free = Problem(odd_costs(rng, where.num_stages, where.num_ranks), where, m)
+    programs = RandomOrders(rng, free).programs()
+    try:
+        lowered, _ = verify(Schedule(where, m, programs, "random", Buffering(9, 9)), free.costs)
+    except ScheduleError:  # buffers too small for this order
+        return
+    problem = replace(free, caps_bytes=peak_bytes(lowered))
+    setting = setting_of(problem, 0)
+    timing = split_timing(programs, setting.instance)
+    assert timing is not None
+    value_us = timing.value_us(setting.instance, problem.objective)
+    for rank in range(where.num_ranks):
+        known = replace(setting, reference=lambda: Reference(value_us, timing), known=ProofState())
+        bounds = RankSubsets.of(known)
+        bounds._attain_in_order((rank,))
+        copies = [bounds.instance[copy] for copy in bounds.instance.held[rank]]
+        has_more = any(copy.again_us or copy.reduce_us for copy in copies)
+        assert ((rank,) in bounds.attained_us) == (not has_more)
+        attained_us = bounds.attained_us.get((rank,), value_us)
+        assert bounds.alone(rank, 1.0).bound_us <= attained_us <= value_us
 
 
 def test_a_rank_alone_waits_for_its_own_later_stage() -> None:
