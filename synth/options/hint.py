@@ -10,10 +10,10 @@ from synth.errors import SynthError
 from synth.families import current_name, families, family_placement, generate, generate_for
 from synth.options.values import Hint
 from synth.plan.choose.with_pairs import HintedPairs
-from synth.plan.recompute.stages import recomputed, without_recompute
 from synth.profile import Profile
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Placement, Schedule
+from synth.schedule.recomputed_stages import recomputed, without_recompute
 from synth.solver.problem import Problem
 from synth.system.messages import talk
 from synth.units import counted

@@ -1,6 +1,7 @@
 """The problem that the solver is given."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from synth.costs.costs import Costs
 from synth.costs.recomputation import NOT_RECOMPUTED, Recomputation
@@ -12,6 +13,13 @@ from synth.schedule.model import Placement, Schedule
 from synth.schedule.recomputation_rules import RecomputationMenu
 from synth.solver.tuning import SEARCH
 from synth.units import counted
+
+
+class MergedStages(NamedTuple):
+    """Stages whose B begins with R in the costs of a problem, and the costs in which R is apart."""
+
+    stages: frozenset[int]
+    costs: Costs
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,8 @@ class Problem:
         further_ops: the kinds of op that a schedule may have besides those that a profile measures:
             R, moves of activations. The search orders the others; it places R by choosing stages,
             and `plan.offload` chooses moves.
+        merged: stages that recompute, whose R is the first part of B in the costs. R does not wait
+            for the gradient, and orders are judged with R apart; bounds do not hold then.
     """
 
     costs: Costs
@@ -45,6 +55,7 @@ class Problem:
     profile: Profile | None = field(default=None, compare=False, repr=False)
     layer_menu: RecomputationMenu | None = None
     further_ops: frozenset[OpKind] = frozenset((OpKind.R, *MOVES))
+    merged: MergedStages | None = None
 
     def __post_init__(self) -> None:
         num_stages = self.costs.num_stages
@@ -137,6 +148,21 @@ class Problem:
     def stages_of(self, rank: int) -> list[int]:
         """Return the stages that a rank holds, one for each copy."""
         return [stage for stage, _ in self.placement.held[rank]]
+
+    def lead_us(self, stage: int, transfer_us: int) -> int:
+        """Return by how much B of a stage may begin before its gradient arrives from another rank.
+
+        That is the time of its R, where the two are one op. At most B begins as soon as that of the
+        next stage, so that an op never begins before those that it waits for.
+
+        Args:
+            transfer_us: the time of the gradient's transfer.
+        """
+        if self.merged is None or stage not in self.merged.stages:
+            return 0
+        below = self.costs.stages[stage + 1].duration_us
+        most_us = transfer_us + min(below[OpKind.B], below[OpKind.BW])
+        return min(self.merged.costs.stages[stage].duration_us[OpKind.R], most_us)
 
     def reduction_us(self, stage: int) -> int:
         """Return the duration of the reduction of a stage's gradients, see `Costs.reduction_us`."""

@@ -17,8 +17,8 @@ from synth.options.question import read_comparison
 from synth.plan.compare import compare
 from synth.plan.comparison import Comparison, Question
 from synth.plan.comparison_entries import so_far
-from synth.plan.recompute.stages import recomputed
 from synth.schedule.files.plan_file import Plan
+from synth.schedule.recomputed_stages import recomputed
 from synth.search.outcome import StoppedBy
 from synth.solver.result import Incumbent
 from tests.cli.conftest import NAME, Synth

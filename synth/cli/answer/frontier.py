@@ -7,7 +7,6 @@ from typing import Any, Self
 from synth.cli.answer.choice_page import write_choice
 from synth.plan.memory_curve.curve_file import MemoryCurve, cap_of, value_of
 from synth.plan.reason import reason_of
-from synth.plan.recompute.stages import recomputed
 from synth.profile.throughput import Throughput, throughput
 from synth.report.chart.chart import Chart
 from synth.report.html.page import ScheduleMenu
@@ -16,6 +15,7 @@ from synth.report.picture.svg import svg_text
 from synth.report.text.curve import Curve, Dot, Point, plot
 from synth.report.text.tables import fitted_table, milliseconds, size_unit
 from synth.schedule.files.plan_file import Plan
+from synth.schedule.recomputed_stages import recomputed
 from synth.schedule.verify import verify
 from synth.schedule.weight_flow import Route
 from synth.units import format_bytes, format_bytes_both

@@ -22,7 +22,6 @@ from synth.options.request import Request
 from synth.plan.choose.left_out import best_left_out
 from synth.plan.memory_curve.target_proof import TargetProof
 from synth.plan.reason import reason_of
-from synth.plan.recompute.stages import recomputed
 from synth.plan.runtimes import Runtime
 from synth.report.text.baselines import Contender, baselines_table
 from synth.report.text.partitions import by_partition, listed
@@ -30,6 +29,7 @@ from synth.report.text.plan_table import plan_table
 from synth.report.text.tables import recomputed_places
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Schedule
+from synth.schedule.recomputed_stages import recomputed
 from synth.search.outcome import StoppedBy
 from synth.solver.result import Baseline, Result
 from synth.units import format_us

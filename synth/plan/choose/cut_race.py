@@ -20,14 +20,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from synth.costs.merged_recomputation import merged
 from synth.plan.choose.candidates import Trial
 from synth.plan.choose.standings import Standings
 from synth.plan.recompute.attempts import ChoiceKey
 from synth.plan.recompute.choice_moves import moved_within
-from synth.plan.recompute.given_stages import solve_recomputing, with_r
-from synth.plan.recompute.stages import recomputed, without_recompute
+from synth.plan.recompute.given_stages import solve_recomputing, with_merged
 from synth.plan.tuning import CUT_RACE
+from synth.schedule.recomputed_stages import recomputed, without_recompute, written_out
 from synth.search.clock import Clock
 from synth.search.outcome import rank_key
 from synth.solver.improve.annealing import Annealing, first_round_s
@@ -166,8 +165,8 @@ class CutRace:
             units = left() if clock.is_deterministic else math.inf
             found = annealing.run(units, is_late, least_us)
         for better in found:
-            whole = with_r(problem, stages, better) if stages else better
-            if whole is not None and rank_key(whole.value_us) < rank_key(trial.value_us):
+            if rank_key(better.value_us) < rank_key(trial.value_us):
+                whole = replace(better, schedule=written_out(better.schedule, stages))
                 trial.found = judged_result(problem, whole, least_us)
                 tell(trial)
 
@@ -176,7 +175,7 @@ class CutRace:
         problem = trial.problem
         key = trial, ChoiceKey.of(problem, stages)
         if key not in self._annealings:
-            seen = replace(problem, costs=merged(problem.costs, stages))
+            seen = with_merged(problem, stages) if stages else problem
             self._annealings[key] = Annealing(seen, self.options.seed)
         return self._annealings[key]
 

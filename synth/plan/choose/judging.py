@@ -13,10 +13,10 @@ from synth.plan.choose.candidates import Trial
 from synth.plan.choose.published import JudgedSchedules, Pass
 from synth.plan.recompute.choice import bound_us, why_infeasible
 from synth.plan.recompute.repartition import repartitioned
-from synth.plan.recompute.stages import recomputed
 from synth.plan.recompute.trial_choices import counts_tried
 from synth.plan.tuning import JUDGING
 from synth.profile import Profile
+from synth.schedule.recomputed_stages import recomputed
 from synth.search.outcome import StoppedBy
 from synth.solver.bounds.closed_form import work_bound_us
 from synth.solver.instance.memory_models import relaxed_for_fusion

@@ -10,9 +10,9 @@ from synth.plan.partition import bounds
 from synth.plan.partition.partition_search import PartitionSearch
 from synth.plan.partition.queue import PartitionQueue
 from synth.plan.recompute.layer_choice import without_layers
-from synth.plan.recompute.stages import recomputed, without_recompute
 from synth.plan.tuning import PARTITION_TRIALS, RACE
 from synth.profile import Profile
+from synth.schedule.recomputed_stages import recomputed, without_recompute
 from synth.search.clock import Clock
 from synth.solver.options import SolveOptions
 

@@ -25,11 +25,12 @@ from synth.families import generate_for
 from synth.plan.recompute.choice import Choice, why_infeasible
 from synth.plan.recompute.layer_choice import applies
 from synth.plan.recompute.menu_search import layer_search
-from synth.plan.recompute.stages import bounds, without_recompute, written_out
+from synth.plan.recompute.stages import bounds
 from synth.plan.recompute.trial_choices import counts_tried
 from synth.plan.tuning import JUDGED_SCHEDULES, LIST_JUDGING
 from synth.schedule.model import SMALLEST_BUFFERING, Schedule
 from synth.schedule.rank_memory import exceeds_caps
+from synth.schedule.recomputed_stages import without_recompute, written_out
 from synth.solver.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, evaluate, split_backward
 from synth.solver.improve.published import with_mean_times
 from synth.solver.infeasibility import may_fit

@@ -15,12 +15,12 @@ from synth.errors import SynthError
 from synth.plan.choose.with_pairs import pairs_on
 from synth.plan.explain.what_if import How, WhatIf, compared
 from synth.plan.recompute.choice import solve_with
-from synth.plan.recompute.stages import recomputed
 from synth.plan.runtimes import Runtime
 from synth.plan.tuning import EXPLAIN
 from synth.plan.weight_passing.data_parallel_plan import one_pipeline
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Schedule
+from synth.schedule.recomputed_stages import recomputed
 from synth.search.clock import Clock
 from synth.search.outcome import StoppedBy
 from synth.solver.evaluate.evaluate import evaluate

@@ -22,9 +22,10 @@ from synth.op_kinds import OpKind
 from synth.plan.published.critical_counts import COUNTED, critical_counts
 from synth.plan.recompute.layer_choice import applies, with_layers, without_layers
 from synth.plan.recompute.layer_menu import figures, menus
-from synth.plan.recompute.stages import held_stages, recomputed, without_recompute, written_out
+from synth.plan.recompute.stages import held_stages
 from synth.plan.tuning import CHOICE_MOVES
 from synth.schedule.model import Schedule
+from synth.schedule.recomputed_stages import recomputed, without_recompute, written_out
 from synth.search.clock import Clock
 from synth.solver.evaluate.evaluate import EvaluatedSchedule, evaluate
 from synth.solver.problem import Problem

@@ -6,14 +6,14 @@ from dataclasses import replace
 from synth.costs.merged_recomputation import merged
 from synth.plan.recompute.layer_bounds import needed_whatever_is_recomputed
 from synth.plan.recompute.layer_choice import applies
-from synth.plan.recompute.stages import bounds, relaxed, without_recompute, written_out
+from synth.plan.recompute.stages import bounds, relaxed
 from synth.schedule.files.certificate import CLOSED_FORMS
+from synth.schedule.recomputed_stages import without_recompute, written_out
 from synth.search.best_so_far import BestSoFar
 from synth.search.outcome import StoppedBy
-from synth.solver.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, evaluate
 from synth.solver.infeasibility import needed_bytes
 from synth.solver.options import Part, SolveOptions
-from synth.solver.problem import Problem
+from synth.solver.problem import MergedStages, Problem
 from synth.solver.result import Incumbent, Result
 from synth.solver.solver import solve
 from synth.solver.watch import UNWATCHED, OnImprovement, SolveWatch
@@ -50,26 +50,21 @@ class _Recomputing:
         self, problem: Problem, stages: frozenset[int], on_improvement: OnImprovement | None
     ) -> None:
         self.problem, self.stages = problem, stages
-        self.seen = replace(problem, costs=merged(problem.costs, stages))
+        self.seen = with_merged(problem, stages)
         self.bound_us = problem.objective.value_us(bounds(problem, stages))
         self.so_far = BestSoFar(on_improvement)
 
     def take(self, incumbent: Incumbent) -> None:
         """Write out an improvement, and pass it on if it is one."""
-        candidate = with_r(self.problem, self.stages, incumbent)
-        if candidate is not None:
-            self.so_far(
-                replace(
-                    incumbent,
-                    problem=self.problem,
-                    schedule=candidate.schedule,
-                    timeline=candidate.timeline,
-                    value_us=candidate.value_us,
-                    lower_bound_us=min(self.bound_us, candidate.value_us),
-                    peak_bytes=candidate.peak_bytes,
-                    certificate=CLOSED_FORMS,
-                )
+        self.so_far(
+            replace(
+                incumbent,
+                problem=self.problem,
+                schedule=written_out(incumbent.schedule, self.stages),
+                lower_bound_us=min(self.bound_us, incumbent.value_us),
+                certificate=CLOSED_FORMS,
             )
+        )
 
     def result(self, found: Result) -> Result:
         """Return the result of the search, on the true costs."""
@@ -104,19 +99,10 @@ class _Recomputing:
         return StoppedBy.NOTHING_BETTER if reason in (StoppedBy.OPTIMAL, StoppedBy.GAP) else reason
 
 
-def with_r(
-    problem: Problem, stages: Collection[int], found: EvaluatedSchedule | Incumbent
-) -> EvaluatedSchedule | None:
-    """Write out a schedule with R's of some stages; None if it fits with no buffering.
-
-    Its own buffering is tried first.
-    """
-    longer = written_out(found.schedule, stages)
-    for buffering in (longer.buffering, *BUFFERINGS):
-        candidate = evaluate(problem, replace(longer, buffering=buffering), found.found_by)
-        if candidate is not None:
-            return candidate
-    return None
+def with_merged(problem: Problem, stages: Collection[int]) -> Problem:
+    """Return the problem that is searched where some stages recompute: R is a part of B."""
+    seen = MergedStages(frozenset(stages), problem.costs)
+    return replace(problem, costs=merged(problem.costs, stages), merged=seen)
 
 
 def without_schedule(found: Result, problem: Problem, stages: Collection[int]) -> Result:

@@ -22,8 +22,8 @@ from synth.plan.recompute.stage_choices import (
     merged_to,
     stage_choices,
 )
-from synth.plan.recompute.stages import BACKWARDS
 from synth.plan.tuning import RECOMPUTE_BOUNDS
+from synth.schedule.recomputed_stages import BACKWARDS
 from synth.solver.instance.instance import Instance
 from synth.solver.problem import Problem
 

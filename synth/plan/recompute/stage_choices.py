@@ -10,7 +10,8 @@ from synth.costs.stage_costs import StageCosts
 from synth.op_kinds import OpKind
 from synth.plan.recompute.layer_choice import applies
 from synth.plan.recompute.layer_menu import menus
-from synth.plan.recompute.stages import BACKWARDS, relaxed
+from synth.plan.recompute.stages import relaxed
+from synth.schedule.recomputed_stages import BACKWARDS
 from synth.solver.instance.instance import Instance
 from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.problem import Problem

@@ -1,14 +1,6 @@
-"""Recomputation of stages: F keeps only its input, and R rebuilds the rest before B.
+"""Bounds of searches in which stages are recomputed, wherever their R's stand."""
 
-The search does not know R. Its stages have a B that takes the time of R and B, whose peak is the
-higher of the two, and an F that keeps nothing (`costs.merged_recomputation`). The schedule found
-is then written out, each such B as R B, verified and simulated with the true costs:
-
-    searched     | F0 | F1 |   B0    |   B1    | W0 | W1 |
-    written out  | F0 | F1 | R0 | B0 | R1 | B1 | W0 | W1 |    R0 need not wait for B0's gradient
-"""
-
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import compress, product
 
@@ -17,40 +9,11 @@ from synth.costs.stage_costs import StageCosts
 from synth.objective import Spans
 from synth.op_kinds import OpKind
 from synth.plan.tuning import RECOMPUTE_BOUNDS
-from synth.schedule.model import Schedule
-from synth.schedule.ops import Op
+from synth.schedule.recomputed_stages import BACKWARDS
 from synth.solver.bounds.closed_form import rank_bounds, work_bounds
 from synth.solver.bounds.link_load import link_bounds
 from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.problem import Problem
-
-BACKWARDS = (OpKind.B, OpKind.BW)
-
-
-def written_out(schedule: Schedule, stages: Collection[int]) -> Schedule:
-    """The schedule with R right before each B or BW of some stages."""
-
-    def ops(program: Sequence[Op]) -> Iterator[Op]:
-        for op in program:
-            if op.stage in stages and op.kind in BACKWARDS:
-                yield op._replace(kind=OpKind.R)
-            yield op
-
-    return replace(schedule, programs=tuple(tuple(ops(program)) for program in schedule.programs))
-
-
-def without_recompute(schedule: Schedule) -> Schedule:
-    """The schedule without its R's, the reverse of `written_out`."""
-    programs = tuple(
-        tuple(op for op in program if op.kind != OpKind.R) for program in schedule.programs
-    )
-    return replace(schedule, programs=programs)
-
-
-def recomputed(schedule: Schedule) -> list[int]:
-    """The stages of which R's are listed."""
-    ops = (op for program in schedule.programs for op in program)
-    return sorted({op.stage for op in ops if op.kind == OpKind.R})
 
 
 def bounds(problem: Problem, stages: Collection[int]) -> Spans:

@@ -7,8 +7,9 @@ from synth.costs.merged_recomputation import merged
 from synth.op_kinds import OpKind
 from synth.plan.recompute.attempts import ChoiceKey
 from synth.plan.recompute.layer_choice import with_layers
-from synth.plan.recompute.stages import bounds, recomputed
+from synth.plan.recompute.stages import bounds
 from synth.plan.tuning import RECOMPUTE_TRIALS
+from synth.schedule.recomputed_stages import recomputed
 from synth.search.outcome import relative_gap
 from synth.solver.infeasibility import may_fit
 from synth.solver.options import SolveOptions

@@ -33,7 +33,7 @@ from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.plan.recompute.choice_proof import CERTIFICATE, ChoiceProof
 from synth.plan.recompute.given_stages import solve_recomputing
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice
-from synth.plan.recompute.stages import bounds, recomputed, without_recompute
+from synth.plan.recompute.stages import bounds
 from synth.plan.reprove.claim_search import ClaimSearch
 from synth.plan.reprove.recheck_partitions import PartitionsRecheck, own_certificate
 from synth.plan.reprove.reproof import ProofVerdict, Reproof
@@ -50,6 +50,7 @@ from synth.schedule.files.certificate import Certificate, ProverName
 from synth.schedule.files.claim import NOT_SEARCHED
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Schedule
+from synth.schedule.recomputed_stages import recomputed, without_recompute
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import verify
 from synth.schedule.weight_flow import Route

@@ -46,7 +46,9 @@ class LinkConstraints:
                 continue
             if above == self.instance[index].above:
                 self._pass_on((above, F), (index, F), self.instance[above].down_us)
-                self._pass_on((index, B), (above, B), self.instance[above].up_us)
+                of_above = self.instance[above]
+                transfer_us = of_above.up_us + of_above.lead_us
+                self._pass_on((index, B), (above, B), transfer_us, of_above.lead_us)
             else:
                 instance = self.instance
                 way = _Way(
@@ -79,11 +81,15 @@ class LinkConstraints:
                     self.cp.add(arrival >= previous + way.slowest_us)
                 previous = arrival
 
-    def _pass_on(self, source: _Ops, target: _Ops, lag_us: int) -> None:
+    def _pass_on(self, source: _Ops, target: _Ops, lag_us: int, lead_us: int = 0) -> None:
         """Start the k-th transfer when its op has ended and the link is free.
 
         Ops of one rank end one after the other: where a transfer is over before the next op that
         sends can end, the link is always free.
+
+        Args:
+            lag_us: the time of a transfer.
+            lead_us: the first part of the target, which does not wait for it.
         """
         copy, kind = source
         ends = (self.instance[copy].rank, self.instance[target[0]].rank)
@@ -94,10 +100,10 @@ class LinkConstraints:
         for k in range(self.instance[copy].num_micro_batches):
             op_index = OpIndex(kind, k)
             reader = self.start[target[0], OpIndex(target[1], k)]
-            arrival: cp_model.LinearExpr = reader
+            arrival: cp_model.LinearExpr = reader + lead_us
             if takes_turns:
                 arrival = self.cp.new_int_var(0, self.far_us + lag_us, "")
-                self.cp.add(reader >= arrival)
+                self.cp.add(reader + lead_us >= arrival)
                 if previous is not None:
                     self.cp.add(arrival >= previous + lag_us)
                 previous = arrival
@@ -125,5 +131,5 @@ class LinkConstraints:
                 longest = max(longest, copy.down_us)
             if copy.above is not None and instance[copy.above].rank == target != source:
                 shortest = min(shortest, copy.duration_us[B], copy.duration_us[BW])
-                longest = max(longest, instance[copy.above].up_us)
+                longest = max(longest, instance[copy.above].up_apart_us)
         return shortest, longest

@@ -7,6 +7,7 @@ from itertools import pairwise
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.rank_memory import exceeds_caps, peak_bytes
+from synth.schedule.recomputed_stages import written_out
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import ScheduleError, check_deadlock, lower_checked
 from synth.solver.evaluate.scenarios import ScenarioFactors, ScenarioTimes
@@ -32,10 +33,14 @@ class EvaluatedSchedule:
 def evaluate(problem: Problem, schedule: Schedule, found_by: str) -> EvaluatedSchedule | None:
     """Verify a schedule against the caps and simulate it exactly; None if it may not run.
 
-    Checks what `verify` checks. Peaks come first: a schedule above a cap is not simulated.
+    Checks what `verify` checks. Peaks come first: a schedule above a cap is not simulated. Where R
+    is a part of B (`MergedStages`), times and peaks are those of the schedule written out.
     """
+    judged, costs = schedule, problem.costs
+    if problem.merged is not None:
+        judged, costs = written_out(schedule, problem.merged.stages), problem.merged.costs
     try:
-        lowered = lower_checked(schedule, problem.costs)
+        lowered = lower_checked(judged, costs)
         peaks = peak_bytes(lowered)
         if exceeds_caps(peaks, problem.caps_bytes):
             return None

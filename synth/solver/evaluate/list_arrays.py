@@ -19,11 +19,11 @@ Floats = npt.NDArray[np.float64]
 KINDS: tuple[OpKind, ...] = (F, B, W, BW)
 
 # Of stage copies: the rank, the stage, the copies before and after it (`NONE` at the ends), the
-# times of the transfers down to the next and up to the one before, and the micro-batches; then four
-# columns by kind each for duration, lasting change and peak.
-RANK, STAGE, ABOVE, BELOW, DOWN, UP, COUNT = range(7)
-DURATION, DELTA, PEAK = 7, 11, 15
-COPY_COLUMNS = 19
+# ways down to the next and up to the one before, the part of B there that needs no gradient, and
+# the micro-batches; then four columns by kind each for duration, lasting change and peak.
+RANK, STAGE, ABOVE, BELOW, DOWN, UP, LEAD, COUNT = range(8)
+DURATION, DELTA, PEAK = 8, 12, 16
+COPY_COLUMNS = 20
 
 # Of rules, one for each copy.
 LIMIT, FORWARD_FIRST, BACKLOG, FUSED, EAGER = range(5)
@@ -51,9 +51,12 @@ def list_arrays(instance: Instance) -> ListArrays:
     table = np.zeros((len(instance), COPY_COLUMNS), np.int64)
     for row, copy in zip(table, instance.copies, strict=True):
         above, below = (NONE if other is None else other for other in (copy.above, copy.below))
-        up_us = 0 if copy.above is None else instance[copy.above].up_us
+        up_us = lead_us = 0
+        if copy.above is not None:
+            up_us, lead_us = instance[copy.above].up_us, instance[copy.above].lead_us
         row[: DURATION] = (
-            copy.rank, copy.stage, above, below, copy.down_us, up_us, copy.num_micro_batches
+            copy.rank, copy.stage, above, below, copy.down_us, up_us, lead_us,
+            copy.num_micro_batches,
         )  # fmt: skip
         of_kinds = (copy.duration_us, copy.delta_bytes, copy.peak_above_bytes)
         row[DURATION:] = [of_kind[kind] for of_kind in of_kinds for kind in KINDS]

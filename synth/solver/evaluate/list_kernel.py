@@ -20,6 +20,7 @@ from synth.solver.evaluate.list_arrays import (
     EAGER,
     FORWARD_FIRST,
     FUSED,
+    LEAD,
     LIMIT,
     PEAK,
     RANK,
@@ -214,12 +215,12 @@ def _choose(
 
 @compiled
 def _deliver(
-    a: ListArrays, s: _State, source: int, target: int, end: int, lag: int, is_back: bool
+    a: ListArrays, s: _State, source: int, target: int, end: int, lag: int, lead: int, is_back: bool
 ) -> None:
     sender, receiver = a.copies[source, RANK], a.copies[target, RANK]
     if sender != receiver:
         end = max(end, s.link_free[sender, receiver]) + lag
-        s.link_free[sender, receiver] = end
+        s.link_free[sender, receiver] = end + lead
     if is_back:
         s.grads[target, s.counts[target, NUM_GRADS]] = end
         s.counts[target, NUM_GRADS] += 1
@@ -245,9 +246,9 @@ def _start(a: ListArrays, s: _State, copy: int, kind: int, now: int) -> None:
             s.grads[copy, s.counts[copy, NUM_GRADS]] = end
             s.counts[copy, NUM_GRADS] += 1
         else:
-            _deliver(a, s, copy, row[BELOW], end, row[DOWN], False)
+            _deliver(a, s, copy, row[BELOW], end, row[DOWN], 0, False)
     elif kind != W and row[ABOVE] != NONE:
-        _deliver(a, s, copy, row[ABOVE], end, row[UP], True)
+        _deliver(a, s, copy, row[ABOVE], end, row[UP], row[LEAD], True)
 
 
 @compiled

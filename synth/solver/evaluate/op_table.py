@@ -55,6 +55,7 @@ class OpTable:
         reader: by op, the first reader of the value that it sends, or `NONE`.
         sent_bytes: by op, bytes freed where its send is awaited.
         lag_us: by op, the time of its transfer.
+        lead_us: by op, its first part, which does not wait for what it reads from another rank.
         shared: by rank, values whose last reader depends on the order.
     """
 
@@ -72,6 +73,7 @@ class OpTable:
         self.reader = [NONE] * self.num_ops
         self.sent_bytes = [0] * self.num_ops
         self.lag_us = [0] * self.num_ops
+        self.lead_us = [0] * self.num_ops
         self.shared: list[list[Shared]] = [[] for _ in range(self.placement.num_ranks)]
         # Bytes of the values that die at an op of a (copy, kind); those that its own B makes are
         # apart, since BW does not make them.
@@ -169,7 +171,11 @@ class OpTable:
         size = self._effects.bytes_of(value)
         ends = self.copy_ranks[maker[0]], self.copy_ranks[reader[0]]
         self._fill(self.received_bytes, *reader, size)
-        self._fill(self.lag_us, *maker, self.problem.costs.transfer_us(size, *ends))
+        transfer_us = self.problem.costs.transfer_us(size, *ends)
+        self._fill(self.lag_us, *maker, transfer_us)
+        if maker[1] == B:
+            stage = reader[0] % self.num_stages
+            self._fill(self.lead_us, *reader, self.problem.lead_us(stage, transfer_us))
         sent, read = self._first(*maker), self._first(*reader)
         for microbatch in range(self.num_micro_batches):
             self.source[read + microbatch] = sent + microbatch

@@ -34,9 +34,10 @@ Ints = npt.NDArray[np.int64]
 # not as in the programs, and if it is not fused.
 SOURCE, READER, LAG, PREVIOUS, POST, PLACE, DURATION, RISE, DELTA = range(9)
 SPLIT_DURATION, SPLIT_RISE, SPLIT_DELTA = range(9, 12)
-# The bytes of the receive and those that the awaited send frees; 1 for a B that BW does.
-RECEIVED, SENT, IS_FUSED = range(12, 15)
-_OP_COLUMNS = 15
+# The bytes of the receive and those that the awaited send frees; 1 for a B that BW does; the first
+# part of the op, which does not wait for what it reads.
+RECEIVED, SENT, IS_FUSED, LEAD = range(12, 16)
+_OP_COLUMNS = 16
 
 # Of ranks: the number of ops and of STEPs; the cap less the static bytes, `NONE` without a cap; the
 # links that cross; the values that are freed where the order says.
@@ -65,6 +66,7 @@ class OrderArrays(NamedTuple):
         num_split: the number of the first STEP.
         ahead: the receives that are posted ahead.
         behind: the ops behind which a send is awaited.
+        lead: the longest first part of an op that does not wait for what it reads.
         makespans, periods: the weights of both in the value.
         programs: [rank, place], the ops of each rank, STEPs at their ends.
         ops, ranks, copies, links, values, reductions: tables.
@@ -83,6 +85,7 @@ class OrderArrays(NamedTuple):
     num_split: int
     ahead: int
     behind: int
+    lead: int
     makespans: int
     periods: int
     programs: Ints
@@ -156,6 +159,7 @@ def order_arrays(
         num_split=table.num_split,
         ahead=min(most, schedule.buffering.receive_ahead),
         behind=min(most, schedule.buffering.send_behind),
+        lead=max(table.lead_us),
         makespans=problem.objective.makespans,
         periods=problem.objective.periods,
         programs=programs,
@@ -211,6 +215,7 @@ def _ops(table: OpTable, programs: list[list[int]]) -> Ints:
         (RECEIVED, table.received_bytes),
         (SENT, table.sent_bytes),
         (LAG, table.lag_us),
+        (LEAD, table.lead_us),
     ):
         ops[:, column] = values
     for program in programs:

@@ -25,6 +25,7 @@ from synth.solver.evaluate.order_arrays import (
     GROUP,
     IS_FUSED,
     LAG,
+    LEAD,
     LENGTH,
     NUM_STEPS,
     PLACE,
@@ -118,7 +119,7 @@ def unaffected(a: OrderArrays, rank: int, start: int) -> Ints:
     if first < 0:
         return places
     op = programs[rank, first]
-    changed_us = ends[op] - ops[op, DURATION]
+    changed_us = ends[op] - ops[op, DURATION] - a.lead
     for one in range(a.num_ranks):
         low, high = 0, first if one == rank else ranks[one, LENGTH]
         while low < high:
@@ -187,7 +188,7 @@ def run(a: OrderArrays, places: Ints, limit_us: float) -> int:
                 arrived = arrivals[sender]
                 if arrived < 0:
                     arrived = _transfer(t, sender, chain)
-                at = max(at, arrived)
+                at = max(at, arrived - ops[op, LEAD])
             if arrived >= 0 and place > behind:
                 sender = programs[rank, place - behind - 1]
                 if ops[sender, READER] != NONE:

@@ -251,17 +251,28 @@ class _Greedy:
         elif kind == F and copy.below is not None:
             self._deliver(self.acts, index, copy.below, end, copy.down_us)
         elif kind in (B, BW) and copy.above is not None:
-            up_us = self.instance[copy.above].up_us
-            self._deliver(self.grads, index, copy.above, end, up_us)
+            above = self.instance[copy.above]
+            self._deliver(self.grads, index, copy.above, end, above.up_us, above.lead_us)
 
     def _deliver(
-        self, inboxes: list[list[int]], source: int, target: int, end: int, lag_us: int
+        self,
+        inboxes: list[list[int]],
+        source: int,
+        target: int,
+        end: int,
+        lag_us: int,
+        lead_us: int = 0,
     ) -> None:
-        """Deliver a result; a link carries one transfer at a time."""
+        """Deliver a result; a link carries one transfer at a time.
+
+        Args:
+            lag_us: from the end of the op to the earliest start of the one that reads its result.
+            lead_us: by how much that one starts before the result has arrived.
+        """
         link = (self.instance[source].rank, self.instance[target].rank)
         if link[0] != link[1]:
             end = max(end, self.link_free_us.get(link, 0)) + lag_us
-            self.link_free_us[link] = end
+            self.link_free_us[link] = end + lead_us
         inboxes[target].append(end)
         heapq.heappush(self.events, (end, link[1]))
 

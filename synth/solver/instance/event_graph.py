@@ -35,7 +35,9 @@ class Graph:
         delta_bytes: by op, the lasting change of its rank's memory usage.
         reader: by op, the op that waits for its output, or `NONE`.
         source: by op, the op of another copy whose output it reads, or `NONE`.
-        lag_us: by op, the time of the transfer to its reader.
+        lag_us: by op, from its end to the earliest start of its reader: the time of the transfer,
+            less `lead_us`.
+        lead_us: by op, the first part of its reader, which does not wait for the transfer.
         link: by op, the link of that transfer, `NONE` within a rank.
     """
 
@@ -57,6 +59,7 @@ class Graph:
         self.reader = [NONE] * len(self.nodes)
         self.source = [NONE] * len(self.nodes)
         self.lag_us = [0] * len(self.nodes)
+        self.lead_us = [0] * len(self.nodes)
         self.link = [NONE] * len(self.nodes)
         self._links: dict[tuple[int, int], int] = {}
         for index in range(len(instance)):
@@ -87,6 +90,8 @@ class Graph:
             link = self._links.setdefault((maker.rank, reader.rank), len(self._links))
             self.link[these] = [link] * count
             self.lag_us[these] = [lag_us] * count
+            if made[1] == B:
+                self.lead_us[these] = [reader.lead_us] * count
 
     def number(self, node: Node) -> int:
         """Return the number of an op."""
@@ -143,6 +148,7 @@ class Graph:
         """
         durations = self.duration_us if duration_us is None else duration_us
         readers, links, lags_us, ranks = self.reader, self.link, self.lag_us, self.rank
+        leads_us = self.lead_us
         arrivals = self._arrivals.copy()
         starts = [0] * len(arrivals)
         sequence: list[int] = []
@@ -160,8 +166,8 @@ class Graph:
                 reader, link = readers[op], links[op]
                 if link != NONE:
                     free = link_free_us[link]
-                    link_free_us[link] = there = (free if free > at else at) + lags_us[op]
-                    arrivals[reader] = there
+                    arrivals[reader] = there = (free if free > at else at) + lags_us[op]
+                    link_free_us[link] = there + leads_us[op]
                     if awaited[ranks[reader]] == reader:
                         ready.append(ranks[reader])
                 elif reader != NONE:

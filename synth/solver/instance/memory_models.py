@@ -144,10 +144,11 @@ class _Builder:
         delta = {**self.deltas[copy]}
         delta[BW] = delta[B] + delta[W]
         peak_above = self._peaks_above(copy, delta)
-        ways = (0, 0)
+        ways, lead_us = (0, 0), 0
         if below is not None and not self._is_local(copy, below):
             ends = (rank, self._rank(below))
             ways = (self.costs.boundary_us(stage, *ends), self.costs.return_us(stage, *ends[::-1]))
+            lead_us = self.problem.lead_us(stage, ways[1])
         return StageCopy(
             rank=rank,
             stage=stage,
@@ -163,9 +164,10 @@ class _Builder:
             above=above,
             below=below,
             down_us=ways[0],
-            up_us=ways[1],
+            up_us=ways[1] - lead_us,
             reduce_us=self.problem.reduction_us(stage),
             beside_bytes=self._least_beside_saved_bytes(copy, delta),
+            lead_us=lead_us,
         )
 
     def _least_beside_saved_bytes(self, copy: int, delta: dict[OpKind, int]) -> int | None:

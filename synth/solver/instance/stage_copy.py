@@ -20,7 +20,8 @@ class StageCopy(NamedTuple):
         above: the copy of the stage before, None at the end.
         below: the copy of the stage after, None at the end.
         down_us: transfer of an activation to `below`, 0 on one rank.
-        up_us: transfer of a gradient from `below`, 0 on one rank.
+        up_us: from the end of B on `below` to the start of B: the transfer of the gradient, less
+            `lead_us`; 0 on one rank.
         reduce_us: all-reduce of its gradients with those of its copies.
         beside_bytes: the least that boundary buffers and values kept for W hold, besides the values
             that F's keep, whenever most micro-batches are in flight; None if nothing is known.
@@ -28,6 +29,7 @@ class StageCopy(NamedTuple):
             `down_us` and `up_us` are ways through omitted stages; None: they are transfers.
         again_us: the time of recomputation of each micro-batch, which occupies the rank at any time
             between F and B; only bounds know it.
+        lead_us: the first part of B, which needs no gradient from `below`: recomputation.
     """
 
     rank: int
@@ -46,6 +48,7 @@ class StageCopy(NamedTuple):
     beside_bytes: int | None = None
     passing_us: int | None = None
     again_us: int = 0
+    lead_us: int = 0
 
     @property
     def work_us(self) -> int:
@@ -64,7 +67,7 @@ class StageCopy(NamedTuple):
     @property
     def up_apart_us(self) -> int:
         """The least time between two gradients that arrive from `below`."""
-        return self.up_us if self.passing_us is None else self.passing_us
+        return self.up_us + self.lead_us if self.passing_us is None else self.passing_us
 
     @property
     def last(self) -> int:

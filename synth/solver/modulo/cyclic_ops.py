@@ -69,7 +69,8 @@ def with_times(
         copy._replace(
             duration_us={kind: duration(us) for kind, us in copy.duration_us.items()},
             down_us=lag(copy.down_us),
-            up_us=lag(copy.up_us),
+            up_us=lag(copy.up_us + copy.lead_us) - duration(copy.lead_us),
+            lead_us=duration(copy.lead_us),
         )
         for copy in instance.copies
     )

@@ -96,22 +96,28 @@ class ModuloModel:
         for index, copy in enumerate(self.instance.copies):
             if copy.below is not None:
                 self._add_link((index, F), (copy.below, F), copy.down_us)
-                self._add_link((copy.below, B), (index, B), copy.up_us)
+                transfer_us = copy.up_us + copy.lead_us
+                self._add_link((copy.below, B), (index, B), transfer_us, copy.lead_us)
 
     def _add_link(
-        self, source: tuple[int, OpKind], target: tuple[int, OpKind], lag_us: int
+        self, source: tuple[int, OpKind], target: tuple[int, OpKind], lag_us: int, lead_us: int = 0
     ) -> None:
-        """Let transfers of a link run one at a time, unless ops take longer than transfers."""
+        """Let transfers of a link run one at a time, unless ops take longer than transfers.
+
+        Args:
+            lag_us: the time of a transfer.
+            lead_us: the first part of the target, which does not wait for it.
+        """
         arrivals: list[cp_model.IntVar] = []
         for microbatch in range(self.size):
             maker = source[0], OpIndex(source[1], microbatch)
             reader = target[0], OpIndex(target[1], microbatch)
             if lag_us <= self.instance[source[0]].duration_us[source[1]]:
-                self.ops.precede(maker, reader, lag_us)
+                self.ops.precede(maker, reader, lag_us - lead_us)
                 continue
             arrivals.append(self.cp.new_int_var(0, 2 * self.latest_us, ""))
             self.cp.add(arrivals[-1] >= self.ops.end(maker) + lag_us)
-            self.cp.add(self.ops.at(reader) >= arrivals[-1])
+            self.cp.add(self.ops.at(reader) + lead_us >= arrivals[-1])
         for earlier, later in pairwise(arrivals):
             self.cp.add(later >= earlier + lag_us)
         if arrivals:

@@ -46,11 +46,17 @@ class Held(Protocol):
 
 
 class CyclicTransfer(NamedTuple):
-    """A transfer of each micro-batch on a link, from the op that makes the value to its reader."""
+    """A transfer of each micro-batch on a link, from the op that makes the value to its reader.
+
+    Attributes:
+        lag: the time that it takes.
+        lead: the first part of the reader, which does not wait for it.
+    """
 
     maker: CyclicOp
     reader: CyclicOp
     lag: int
+    lead: int = 0
 
 
 class RecurrentJobShop:
@@ -116,7 +122,7 @@ class RecurrentJobShop:
             begin = {one: self.cp.new_int_var(0, self.latest, "") for one in transfers}
             for one, at in begin.items():
                 self.cp.add(at >= self.ops.end(_node(one.maker)))
-                self.cp.add(self.ops.at(_node(one.reader)) >= at + one.lag)
+                self.cp.add(self.ops.at(_node(one.reader)) + one.lead >= at + one.lag)
             for one, other in permutations(transfers, 2):
                 height = self.height[one.maker, other.maker]
                 self.cp.add(begin[other] + self.interval * height >= begin[one] + one.lag)
@@ -197,7 +203,8 @@ def _transfers(instance: Instance) -> Iterator[CyclicTransfer]:
     for index, copy in enumerate(instance.copies):
         if copy.below is not None:
             yield CyclicTransfer(CyclicOp(index, F), CyclicOp(copy.below, F), copy.down_us)
-            yield CyclicTransfer(CyclicOp(copy.below, B), CyclicOp(index, B), copy.up_us)
+            back, lead = copy.up_us + copy.lead_us, copy.lead_us
+            yield CyclicTransfer(CyclicOp(copy.below, B), CyclicOp(index, B), back, lead)
 
 
 def _ops_of(held: tuple[int, ...]) -> list[CyclicOp]:

@@ -11,8 +11,8 @@ from synth.families import generate
 from synth.plan.recompute.choice_moves import ChoiceMoves, moved_within
 from synth.plan.recompute.choice_search import solve_choosing
 from synth.plan.recompute.layer_choice import with_layers
-from synth.plan.recompute.stages import recomputed, written_out
 from synth.schedule.model import Schedule
+from synth.schedule.recomputed_stages import recomputed, written_out
 from synth.search.clock import Clock
 from synth.solver.evaluate.evaluate import EvaluatedSchedule, evaluate
 from synth.solver.options import SolveOptions

@@ -19,9 +19,9 @@ from synth.plan.choose.standings import Standings
 from synth.plan.partition.candidates import candidate_cuts
 from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.plan.recompute.choice import Choice
-from synth.plan.recompute.stages import recomputed, written_out
 from synth.plan.tuning import CUT_RACE, LISTED_TRIALS
 from synth.schedule.rank_memory import exceeds_caps, peak_bytes
+from synth.schedule.recomputed_stages import recomputed, written_out
 from synth.schedule.verify import verify
 from synth.solver.evaluate.evaluate import evaluate, never
 from synth.solver.improve.priority_rules import variants

@@ -24,9 +24,9 @@ from synth.plan.comparison import Question
 from synth.plan.partition.balance import balance
 from synth.plan.recompute.choice import Choice
 from synth.plan.recompute.layer_choice import with_layers, without_layers
-from synth.plan.recompute.stages import recomputed, without_recompute, written_out
 from synth.profile.links import Link, Links
 from synth.schedule.model import Buffering
+from synth.schedule.recomputed_stages import recomputed, without_recompute, written_out
 from synth.schedule.verify import verify
 from synth.search.best_so_far import BestSoFar
 from synth.search.outcome import StoppedBy

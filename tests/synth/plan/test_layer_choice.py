@@ -26,10 +26,10 @@ from synth.plan.recompute.layer_bounds import bounds_of_every_choice, needed_wha
 from synth.plan.recompute.layer_choice import LayerSearch, with_layers, without_layers
 from synth.plan.recompute.layer_menu import _menu, figures, menu, menus
 from synth.plan.recompute.repartition import solve_repartitioning
-from synth.plan.recompute.stages import recomputed
 from synth.profile import Profile
 from synth.profile.layer_profile import LayerProfile, Timing
 from synth.schedule.rank_memory import peak_bytes
+from synth.schedule.recomputed_stages import recomputed
 from synth.schedule.verify import verify
 from synth.search.outcome import StoppedBy
 from synth.solver.infeasibility import find_shortage, needed_bytes

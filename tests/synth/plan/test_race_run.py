@@ -12,9 +12,9 @@ from synth.plan.choose import first_trials, race_run
 from synth.plan.choose.candidates import Candidate, Partitioning
 from synth.plan.choose.race_run import solve_best_of
 from synth.plan.partition.balance import balance
-from synth.plan.recompute.stages import recomputed
 from synth.plan.tuning import RACE
 from synth.schedule.placements import usual
+from synth.schedule.recomputed_stages import recomputed
 from synth.schedule.verify import verify
 from synth.search.outcome import StoppedBy
 from synth.solver.options import SolveOptions

@@ -23,13 +23,7 @@ from synth.plan.recompute.choice import limits_bytes, solve_with
 from synth.plan.recompute.choice_proof import ChoiceProof
 from synth.plan.recompute.choice_search import solve_choosing
 from synth.plan.recompute.given_stages import solve_recomputing
-from synth.plan.recompute.stages import (
-    bounds,
-    bounds_of_any_choice,
-    recomputed,
-    without_recompute,
-    written_out,
-)
+from synth.plan.recompute.stages import bounds, bounds_of_any_choice
 from synth.plan.search_space import OneCandidate
 from synth.profile import Profile, Provenance
 from synth.profile.layer_profile import Layer, LayerProfile, Timing
@@ -38,6 +32,7 @@ from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.placements import placement
 from synth.schedule.rank_memory import peak_bytes
+from synth.schedule.recomputed_stages import recomputed, without_recompute, written_out
 from synth.schedule.verify import ScheduleError, verify
 from synth.search.outcome import StoppedBy
 from synth.solver.infeasibility import needed_bytes

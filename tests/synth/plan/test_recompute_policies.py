@@ -21,12 +21,12 @@ from synth.plan.recompute.layer_bounds import bounds_of_every_choice, needed_wha
 from synth.plan.recompute.layer_choice import with_layers
 from synth.plan.recompute.layer_menu import figures, menu
 from synth.plan.recompute.menu_search import problems_on_menu
-from synth.plan.recompute.stages import BACKWARDS
 from synth.profile import Profile
 from synth.profile.layer_profile import VARIED, LayerVariant, Timing
 from synth.schedule.files.check_against_profile import differences
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.recomputation_rules import MEGATRON, TORCHTITAN
+from synth.schedule.recomputed_stages import BACKWARDS
 from synth.schedule.verify import verify
 from synth.solver.infeasibility import needed_bytes
 from synth.solver.options import Part

@@ -9,8 +9,9 @@ from synth.objective import Objective
 from synth.op_kinds import OpKind
 from synth.plan.partition.balance import balance
 from synth.plan.recompute.repartition import repartitioned, solve_repartitioning
-from synth.plan.recompute.stages import bounds, recomputed
+from synth.plan.recompute.stages import bounds
 from synth.schedule.placements import placement
+from synth.schedule.recomputed_stages import recomputed
 from synth.schedule.verify import verify
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem

@@ -35,8 +35,31 @@ class Robustness:
         state, should_stop = self.state, self.state.budget.time_is_up
         if state.best is not None and _num_trials(state.best) > 0 and not should_stop():
             state.options.report_part(self.part)
-            factors = state.scenario_factors
-            state.refine(improve_robustness(state.problem, state.best, should_stop, factors))
+            found = _improved(state.problem, state.best, should_stop, state.scenario_factors)
+            if found is not None:
+                state.refine(found)
+
+
+def _improved(
+    problem: Problem,
+    best: EvaluatedSchedule,
+    should_stop: Callable[[], bool],
+    scenario_factors: ScenarioFactors,
+) -> EvaluatedSchedule | None:
+    """Improve a schedule; where R is a part of B, ops are moved as they are searched.
+
+    Returns:
+        None if what is found is slower once R is apart.
+    """
+    if problem.merged is None:
+        return improve_robustness(problem, best, should_stop, scenario_factors)
+    seen = replace(problem, merged=None)
+    begun = evaluate(seen, best.schedule, best.found_by)
+    if begun is None:
+        return None
+    found = improve_robustness(seen, begun, should_stop, scenario_factors)
+    judged = evaluate(problem, found.schedule, found.found_by)
+    return judged if judged is not None and judged.value_us <= best.value_us else None
 
 
 def improve_robustness(
