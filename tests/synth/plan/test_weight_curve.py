@@ -237,7 +237,7 @@ def test_the_curve_of_all_places_of_weights_is_below_each_of_theirs_and_is_conti
     alone = traced(GATHER)
     assert value_of(curve.points[-1]) <= value_of(alone.points[-1])
     assert curve.least_cap_bytes <= alone.least_cap_bytes
-    assert difference(alone, curve) == (
+    assert difference(alone, curve, small_profile()) == (
         "weights: gather there, ring; gather; linear; data-parallel here"
     )
 
@@ -253,8 +253,8 @@ def test_a_curve_in_another_partition_is_another_problem_and_so_are_its_points()
         return WeightPlaces((ring,), (), four)
 
     there, here = (empty_curve(four, one) for one in (only(1, 3), only(2, 2)))
-    assert difference(there, there) is None
-    assert difference(there, here) == "partition of ring: (1, 3) there, (2, 2) here"
+    assert difference(there, there, four) is None
+    assert difference(there, here, four) == "partition of ring: (1, 3) there, (2, 2) here"
     curve = traced(RING)
     with pytest.raises(ValueError, match="is of another problem"):
         curve.replace(candidate_partitions=((2, 2),))
