@@ -77,6 +77,8 @@ class ListedTrialTuning:
     # of round trips. Orders that are evaluated, until one fits.
     rules_of_several: tuple[int, ...] = (4, 5, 16, 17, 52, 53, 106, 107)
     evaluated: int = 6
+    # Bufferings on each cut before annealing, by their places: the default and the largest.
+    bufferings_of_several: tuple[int, ...] = (0, 3)
     # Multiple of the best value from which an order there is not worth its evaluation.
     far_factor: float = 1.25
     # Ops placed per second as a deterministic search counts them.
