@@ -170,7 +170,8 @@ class CutRace:
 
         least_us = trial.lower_bound_us
         if is_last:
-            found = annealing.run_long(left, is_late, CUT_RACE.long_rounds)
+            units_of_left = 1.0 if clock.is_deterministic else ANNEALING.units_per_s
+            found = annealing.run_long(left, is_late, CUT_RACE.long_rounds, units_of_left)
         else:
             found = annealing.run(last_units - annealing.units_spent, is_late, least_us)
         for better in found:

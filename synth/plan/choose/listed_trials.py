@@ -24,6 +24,7 @@ from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.plan.tuning import LISTED_TRIALS
 from synth.profile import Profile
 from synth.schedule.model import SMALLEST_BUFFERING
+from synth.search.outcome import rank_key
 from synth.solver.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, evaluate_order
 from synth.solver.improve.compiled_lists import CompiledBuilder
 from synth.solver.improve.list_builders import list_builder
@@ -122,11 +123,19 @@ class ListedTrials:
         for trial in trials:
             if should_stop():
                 return
-            self._list_of_several(trial, should_stop)
+            self._list_of_several(trial, LISTED_TRIALS.brief_share, should_stop)
             charge(len(LISTED_TRIALS.rules_of_several) * trial.problem.num_ops)
             if trial.value_us is not None:
                 self.race.tighten(trial)
                 yield trial
+        listed = [trial for trial in trials if trial.value_us is not None]
+        listed.sort(key=lambda trial: rank_key(trial.value_us))
+        for trial in listed[: LISTED_TRIALS.thorough_cuts]:
+            if should_stop():
+                return
+            self._list_of_several(trial, 1.0, should_stop)
+            charge(len(LISTED_TRIALS.rules_of_several) * trial.problem.num_ops)
+            yield trial
 
     def of_several(
         self, should_stop: Callable[[], bool], charge: Callable[[int], None]
@@ -156,7 +165,7 @@ class ListedTrials:
                     if should_stop():
                         return
                     listed.add((candidate.name, trial.problem.partition))
-                    self._list_of_several(trial, should_stop)
+                    self._list_of_several(trial, LISTED_TRIALS.brief_share, should_stop)
                     charge(len(LISTED_TRIALS.rules_of_several) * trial.problem.num_ops)
                     if trial.value_us is not None:
                         yield trial
@@ -220,7 +229,7 @@ class ListedTrials:
         best = sorted(found, key=lambda one: one.value_us)[: LISTED_TRIALS.evaluated]
         self._take(trial, [_Listed(builder, one) for one in best], should_stop)
 
-    def _list_of_several(self, trial: Trial, should_stop: Callable[[], bool]) -> None:
+    def _list_of_several(self, trial: Trial, share: float, should_stop: Callable[[], bool]) -> None:
         """Do the same where ranks hold several stages, by the rules that are best there.
 
         There orders made for the fewest buffers deadlock with those, and need more memory with
@@ -233,8 +242,8 @@ class ListedTrials:
             builder, rules = CompiledBuilder(instance, problem.objective), list(variants(instance))
             chosen = [rules[number] for number in LISTED_TRIALS.rules_of_several]
             built = [one for one in map(builder.build, chosen) if one is not None]
-            share = 1 / len(LISTED_TRIALS.bufferings_of_several)
-            built += at_release_dates(builder, 0, should_stop, share)
+            of_one = share / len(LISTED_TRIALS.bufferings_of_several)
+            built += at_release_dates(builder, 0, should_stop, of_one)
             best = sorted(built, key=lambda one: one.value_us)[: LISTED_TRIALS.evaluated]
             found += [_Listed(builder, one) for one in best]
         far = LISTED_TRIALS.far_factor
@@ -259,5 +268,5 @@ class ListedTrials:
             )
             if schedule is not None and (best is None or schedule.value_us < best.value_us):
                 best = schedule
-        if best is not None:
+        if best is not None and rank_key(best.value_us) < rank_key(trial.value_us):
             trial.found = judged_result(trial.problem, best, trial.lower_bound_us)

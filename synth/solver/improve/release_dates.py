@@ -62,19 +62,20 @@ def at_release_dates(
     is_free = all(room is None for room in instance.headroom_bytes)
     if is_free or num_left < 1:
         return []
-    found = _at_uniform_intervals(builder, num_left, should_stop)
+    rng = random.Random(seed)
+    found = _at_uniform_intervals(builder, RELEASE_DATES.uniform_share * num_left, should_stop)
     num_left -= len(found)
     if found:
-        bursts = _after_a_burst(builder, found, num_left, should_stop)
+        bursts = _after_a_burst(builder, found, num_left // 2, rng, should_stop)
         num_left -= len(bursts)
         found += bursts
         best = min(found, key=lambda one: one.built.value_us)
-        found += _climbed(builder, best, num_left, random.Random(seed), should_stop)
+        found += _climbed(builder, best, num_left, rng, should_stop)
     return [one.built for one in found]
 
 
 def _at_uniform_intervals(
-    builder: ListBuilder[Built], most: int, should_stop: Callable[[], bool]
+    builder: ListBuilder[Built], most: float, should_stop: Callable[[], bool]
 ) -> list[_Dated[Built]]:
     """Build orders at ever longer intervals, until the last micro-batch begins too late."""
     choices, found = _rules(builder.instance), list[_Dated[Built]]()
@@ -95,9 +96,10 @@ def _after_a_burst(
     builder: ListBuilder[Built],
     uniform: Sequence[_Dated[Built]],
     most: int,
+    rng: random.Random,
     should_stop: Callable[[], bool],
 ) -> list[_Dated[Built]]:
-    """Build orders that begin with a burst, by the rules that are best at uniform intervals."""
+    """Build some of the orders that begin with a burst, by the best rules at uniform intervals."""
     instance, tuning = builder.instance, RELEASE_DATES
     found, count = list[_Dated[Built]](), _count(instance)
     by_value = sorted(uniform, key=lambda one: one.built.value_us)
@@ -110,7 +112,10 @@ def _after_a_burst(
     num_ranks = instance.num_ranks / len({copy.replica for copy in instance.copies})
     sizes = sorted({round(share * num_ranks) for share in tuning.burst_shares})
     intervals_us = {best_us, *(round(share * busy_us) for share in tuning.interval_shares)}
-    for size, interval_us, pause in product(sizes, sorted(intervals_us), tuning.pauses):
+    grid = list(product(choices, sizes, sorted(intervals_us), tuning.pauses))
+    for rules, size, interval_us, pause in rng.sample(grid, len(grid)):
+        if len(found) >= most or should_stop():
+            break
         if not 1 < size < count:
             continue
         next_us = round((size - 1) * apart_us + pause * interval_us)
@@ -118,10 +123,7 @@ def _after_a_burst(
             n * apart_us if n < size else next_us + (n - size + 1) * interval_us
             for n in range(count)
         )
-        for rules in choices:
-            if len(found) >= most or should_stop():
-                return found
-            _build(builder, _Start(rules, releases_us), found)
+        _build(builder, _Start(rules, releases_us), found)
     return found
 
 

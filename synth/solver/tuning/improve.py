@@ -27,6 +27,8 @@ class ReleaseDatesTuning:
     most_ops: int = 12_000
     # The share of these ops for each second of a search's time limit, for all bufferings together.
     share_per_s: float = 0.05
+    # Share of the orders at uniform intervals, about; half of the others begin with a burst.
+    uniform_share: float = 0.4
     # By rule: BW instead of B, F before B, the W's that may wait (None: all), and the patience
     # before one of them.
     rules: tuple[tuple[bool, bool, int | None, float], ...] = (
@@ -102,6 +104,10 @@ class AnnealingTuning:
     # Long rounds: the share of the effort left that each takes, and its first temperature in mean
     # op durations. The hottest one leaves nothing of the order from which it begins.
     long_rounds: tuple[tuple[float, float], ...] = ((1 / 7, 0.1), (1 / 3, 4.0), (1.0, 0.5))
+    # Moves per op that a round must have for each mean op duration of its first temperature; with
+    # fewer it begins at another one, since it would not return to an order as good as the first.
+    moves_per_op_of_heat: int = 300
+    hottest_of_short: float = 0.1
     # The last temperature of a long round, in mean op durations.
     coldest_of_long: float = 0.004
     # Effort at each of its temperatures.
