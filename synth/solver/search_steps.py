@@ -110,8 +110,7 @@ _BY_CPSAT = (
     _Row(
         Part.LIST_SCHEDULING,
         lambda s: (
-            s.has(Part.LIST_SCHEDULING)
-            and not (s.is_small or s.is_exact_alone or s.anneals_most)
+            s.has(Part.LIST_SCHEDULING) and not (s.is_small or s.is_exact_alone or s.anneals_most)
         ),
         _own,
     ),

@@ -21,7 +21,7 @@ class _Item(NamedTuple):
 
     work_us: int
     num_bytes: int
-    count: int
+    num_ops: int
 
 
 def ramp_bounds(instance: Instance, rank: int, first_b_us: int, *, is_period: bool) -> list[int]:
@@ -41,7 +41,7 @@ def ramp_bounds(instance: Instance, rank: int, first_b_us: int, *, is_period: bo
         _Item(one.duration_us[F] + one.again_us, one.delta_bytes[F], one.num_micro_batches)
         for one in copies
     ]
-    has_later_f = sum(item.num_bytes * item.count for item in forwards) > room
+    has_later_f = sum(item.num_bytes * item.num_ops for item in forwards) > room
     if has_later_f:
         first_us = max(first_us, first_b_us - _most_work_us(forwards, room))
     # Bytes of all ops together, less those of the B's and W's that are left.
@@ -78,10 +78,10 @@ def _most_work_us(items: Iterable[_Item], room: int) -> int:
         if item.num_bytes > 0:
             heavy.append(item)
         else:
-            most_us += item.work_us * item.count
-            room -= item.num_bytes * item.count
+            most_us += item.work_us * item.num_ops
+            room -= item.num_bytes * item.num_ops
     for item in sorted(heavy, key=lambda item: item.work_us / item.num_bytes, reverse=True):
-        count = min(item.count, max(0, room) / item.num_bytes)
+        count = min(item.num_ops, max(0, room) / item.num_bytes)
         most_us += count * item.work_us
         room -= math.floor(count * item.num_bytes)
     return math.ceil(most_us)

@@ -66,7 +66,8 @@ def _run(state: SearchState, max_ops: int, bufferings: Sequence[Buffering]) -> N
             return
         share_s = (budget.left_s() - 2 * budget.evaluation_s) / (len(instances) - index)
         num_ops = max_ops // min(LIST_SCHEDULING.most_models, len(instances))
-        dated_share = min(1.0, RELEASE_DATES.share_per_s * budget.time_limit_s / len(instances))
+        dated_share = RELEASE_DATES.share_per_s * budget.time_limit_s / len(instances)
+        dated_share = min(1.0, max(RELEASE_DATES.least_share, dated_share))
         _run_in(state, instance, num_ops, dated_share, budget.elapsed_s + share_s)
 
 

@@ -25,8 +25,10 @@ class ReleaseDatesTuning:
     # Ops placed by all of them, about: by compiled code, and by Python.
     most_compiled_ops: int = 1_000_000
     most_ops: int = 12_000
-    # The share of these ops for each second of a search's time limit, for all bufferings together.
+    # The share of these ops for each second of a search's time limit, for all bufferings together,
+    # and the least share for each.
     share_per_s: float = 0.05
+    least_share: float = 0.1
     # Share of the orders at uniform intervals, about; half of the others begin with a burst.
     uniform_share: float = 0.4
     # By rule: BW instead of B, F before B, the W's that may wait (None: all), and the patience
