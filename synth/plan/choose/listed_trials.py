@@ -110,6 +110,8 @@ class ListedTrials:
     ) -> Iterator[Trial]:
         """Yield trials on many cuts of one placement: those given, and the one of the least bound.
 
+        Those of the best cuts come once more, after more effort.
+
         Args:
             candidate: the placement.
             ends_descent: ends the moves of layers that lower the bound.
