@@ -32,10 +32,8 @@ class TorchPipeline(NamedTuple):
     """A rank of a pipeline of PyTorch's: its stages, and the schedule that runs them.
 
     Attributes:
-        stages: of this rank.
         schedule: PyTorch's, which knows nothing of shared parameters.
         shared: those of several ranks, in an order that all ranks have in common.
-        group: the processes of the pipeline.
     """
 
     stages: list[PipelineStage]

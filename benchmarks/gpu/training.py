@@ -12,7 +12,7 @@ from synth.profile.optimizer import OptimizerSpec
 from synth.runtime.batch import Batch
 from synth.runtime.execution.transport.host.host_link import HostLink
 from synth.runtime.execution.transport.in_process.ranks import InProcessGroup, run_ranks
-from synth.runtime.models import ModelSpec, build_layers
+from synth.runtime.models import ModelSpec, build_model
 from synth.runtime.optimize import StepSettings, build_steps
 from synth.runtime.pipeline import Pipeline
 from synth.schedule.lowering.lower import Transfer
@@ -54,7 +54,7 @@ def optimizers(where: Where) -> dict[str, Any]:
 def _losses(device: str, where: Where, dtype: str, optimizer: str, steps: int) -> list[float]:
     schedule = generate("zb-h1", 2, 4)
     spec = ModelSpec("gpt", {**_MODEL, "width": where.pick(32, 256), "num_blocks": 2})
-    made = build_layers(spec, seed=0, device=device, dtype=getattr(torch, dtype))
+    made = build_model(spec, seed=0, device=device, dtype=getattr(torch, dtype)).layers
     layers = list(made.values())
 
     def train(group: InProcessGroup) -> list[float]:

@@ -49,7 +49,6 @@ def done_by_all(work: Callable[[], T], gather: Callable[[Any], list[Any]], rank:
     """Do this rank's part of a work; if a rank refuses, all of them raise the first refusal.
 
     Args:
-        work: the part.
         gather: returns the objects of all ranks, in order; all of them call it.
 
     Raises:

@@ -67,7 +67,6 @@ def write_tensors(
     """Write a file, on disk when this returns; each tensor is dropped once it is written.
 
     Args:
-        path: the path of the new file.
         tensors: contiguous, in host memory; empty afterwards.
         step: goes into the header, so that no two steps' files are alike.
 

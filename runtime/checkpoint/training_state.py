@@ -64,7 +64,6 @@ class TrainingState(FileRecord):
         """Refuse a checkpoint from which this run cannot continue.
 
         Args:
-            found: the checkpoint's state.
             steps: the steps of this run, from its very beginning.
             options: say which differences to ignore; None: none of them.
 

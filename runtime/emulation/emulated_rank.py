@@ -165,11 +165,7 @@ class RankEmulation:
 
 
 def check_replayable(lowered: Lowered, options: EmulationOptions) -> None:
-    """Refuse what the executor or emulated devices do not replay.
-
-    Raises:
-        SynthError: says what, and the way out.
-    """
+    """Refuse what the executor or emulated devices do not replay."""
     stays = lowered.visits is None and lowered.versions is None
     if options.post_validation and not stays:
         raise SynthError(

@@ -49,7 +49,6 @@ class EmulatedLinks:
         """Delay messages.
 
         Args:
-            channels: the real ones.
             device: the clock of this rank's device.
             pace: the times of transfers.
             watched: watches the real receives, for a rank that looks ahead.

@@ -24,11 +24,7 @@ class RankModel(nn.Module):
     def forward(
         self, input_ids: Any = None, attention_mask: Any = None, labels: Any = None, **others: Any
     ) -> Any:
-        """Refuse the call: the pipeline runs its stages.
-
-        Raises:
-            NotImplementedError: always.
-        """
+        """Refuse the call: the pipeline runs its stages."""
         raise NotImplementedError("call `step` or `evaluate` of the pipeline")
 
     def zero_grad(self, set_to_none: bool = False) -> None:

@@ -12,7 +12,6 @@ from .cut import cut_in_words
 from .layers import layer_names, num_safe_ids, vocabulary_size
 from .loading import (
     BuiltModel,
-    build_layers,
     build_model,
     check_spec,
     each_layer,
@@ -29,7 +28,6 @@ __all__ = [
     "BuiltModel",
     "CutSpec",
     "ModelSpec",
-    "build_layers",
     "build_model",
     "check_spec",
     "cut_in_words",

@@ -200,21 +200,6 @@ class BuiltModel:
     ties: tuple[Tie, ...] | None = None
 
 
-def build_layers(
-    spec: ModelSpec,
-    *,
-    seed: int,
-    indices: Iterable[int] | None = None,
-    names: Sequence[str] | None = None,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype | None = None,
-) -> dict[int, nn.Module]:
-    """The layers alone; see `build_model`."""
-    return build_model(
-        spec, seed=seed, indices=indices, names=names, device=device, dtype=dtype
-    ).layers
-
-
 def build_model(
     spec: ModelSpec,
     *,

@@ -19,7 +19,6 @@ def trusted_address(workload: Workload, model: str | None) -> str:
     """Return the address of the model to build for a workload that was read from a file.
 
     Args:
-        workload: as in the file.
         model: the address that the user gave, which replaces the file's; None: not given.
 
     Raises:

@@ -4,14 +4,12 @@ from .build import StageSteps, build_steps, held_bytes
 from .delay_corrections import (
     DelayedRate,
     NesterovLookAhead,
-    OnUpdate,
-    Prediction,
     StageUpdate,
     predict_by_delay,
 )
 from .flush_free import FlushFreeStep, build_flush_free_step
 from .gradients import widen_gradients, zero_gradient
-from .norm import GradientNorm, NormVerdict
+from .norm import GradientNorm
 from .post_validation import PostValidatedStep
 from .settings import StepSettings
 from .stage_optimizer import (
@@ -21,22 +19,17 @@ from .stage_optimizer import (
     static_bytes,
     workspace_bytes,
 )
-from .synchronous import SynchronousStep
 
 __all__ = [
     "DelayedRate",
     "FlushFreeStep",
     "GradientNorm",
     "NesterovLookAhead",
-    "NormVerdict",
-    "OnUpdate",
     "PostValidatedStep",
-    "Prediction",
     "StageOptimizer",
     "StageSteps",
     "StageUpdate",
     "StepSettings",
-    "SynchronousStep",
     "build_flush_free_step",
     "build_steps",
     "commit_bytes",

@@ -28,7 +28,6 @@ def held_bytes(modules: Iterable[nn.Module], steps: StageSteps | None = None) ->
     Memory that several tensors share counts once, as a whole.
 
     Args:
-        modules: the modules that hold the parameters and buffers.
         steps: the steps whose optimizer state is counted; None: it is not counted.
     """
     tensors = {t for module in modules for t in (*module.parameters(), *module.buffers())}
@@ -62,8 +61,6 @@ def build_steps(
 
     Args:
         modules: the rank's stages, by number; a parameter in several of them is updated once.
-        settings: the settings of the first steps.
-        device: the device of the parameters.
         clip_norm: the largest global gradient norm; None: no clipping.
         skip_nonfinite: True if a step is skipped, on all ranks, when a gradient is not finite.
         group: all ranks of the pipeline, used for the norm alone: `Pipeline.separate_group()`;

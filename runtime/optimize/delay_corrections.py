@@ -82,11 +82,7 @@ def predict_by_delay(delay: int) -> int:
 
 
 def check_predictable(spec: OptimizerSpec) -> None:
-    """Refuse to predict the weights of an optimizer without a direction of past updates.
-
-    Raises:
-        SynthError: it keeps no momentum.
-    """
+    """Refuse to predict the weights of an optimizer without a direction of past updates."""
     if not rule_of(spec).moments:
         raise SynthError(
             f"weights are predicted by the direction of past updates, which {spec} does not keep; "

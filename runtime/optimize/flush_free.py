@@ -127,9 +127,7 @@ def build_flush_free_step(
 
     Args:
         modules: the rank's stages, by number.
-        settings: the settings of the first updates.
         delays: the largest delay of each stage, as `version_facts` has it.
-        device: the device of the parameters.
         clip_norm: the largest gradient norm of a stage; None: no clipping.
         skip_nonfinite: True if a stage skips an update when its gradient is not finite.
         on_update: see `FlushFreeStep`.

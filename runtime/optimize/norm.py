@@ -45,7 +45,6 @@ class GradientNorm:
 
         Args:
             clip_norm: gradients with a larger global norm are scaled down to it; None: never.
-            device: the device of the gradients.
             group: a process group of all ranks of the pipeline, used for nothing else, so that no
                 other collective waits behind a late rank; None: this process is alone.
         """

@@ -41,7 +41,6 @@ class PostValidatedStep:
             optimizers: this rank's stage optimizers, by number; made with `post_validation`.
             gradients: the gradients of the same stages.
             settings: the settings of the next steps; assign to `settings` to change them.
-            norm: the norm over all ranks' gradients.
             snapshot: a snapshot of the other state that an iteration changes.
         """
         self.optimizers = optimizers

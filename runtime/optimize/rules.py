@@ -60,7 +60,6 @@ class UpdateRule(Protocol):
         Args:
             moments: one for each name in `moments`, of one parameter.
             count: its steps, a scalar, if the rule counts.
-            settings: the settings of the update.
         """
         ...
 

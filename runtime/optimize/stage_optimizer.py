@@ -100,7 +100,6 @@ class StageOptimizer:
         saved of them within the context sees them as they are after it.
 
         Args:
-            settings: the settings of the updates.
             from_newest: True if the parameters are the newest version, which is predicted from its
                 master copy and rounded once. Of an older version only the parameters are left.
         """

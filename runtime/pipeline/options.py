@@ -87,11 +87,7 @@ class PipelineOptions:
     caps_bytes: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse values of other types.
-
-        Raises:
-            SynthError: names the option, its value and what is needed.
-        """
+        """Refuse values of other types."""
         if isinstance(self.loss, type):
             name = self.loss.__name__
             raise SynthError(f"loss is the class {name}; give an instance, such as {name}()")

@@ -1,6 +1,5 @@
 """Weights of a `Pipeline` that was made from a whole model."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, cast, get_args
@@ -9,6 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 from synth.errors import SynthError
+from synth.records.safe_read import AnyPath
 from synth.run_options.weight_files import WeightFormat
 
 from ..execution.transport.in_process.ranks import InProcessGroup
@@ -18,11 +18,9 @@ from ..pipeline import Pipeline
 from . import loading, saving
 from .all_ranks import AllRanks
 
-AnyFolder = str | os.PathLike[str]
-
 
 def load_weights(
-    folder: AnyFolder, pipeline: Pipeline, *, layers: Mapping[str, nn.Module] | None = None
+    folder: AnyPath, pipeline: Pipeline, *, layers: Mapping[str, nn.Module] | None = None
 ) -> None:
     """Load the weights of a pipeline's stages in place; all ranks call this at the same time.
 
@@ -50,11 +48,11 @@ def load_weights(
 
 
 def save_weights(
-    folder: AnyFolder,
+    folder: AnyPath,
     pipeline: Pipeline,
     *,
     format: Literal["hf", "dcp"] = "hf",
-    source: AnyFolder | None = None,
+    source: AnyPath | None = None,
     layers: Mapping[str, nn.Module] | None = None,
 ) -> None:
     """Save the weights of a pipeline's stages in a new folder; all ranks call this.

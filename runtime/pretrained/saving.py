@@ -37,7 +37,6 @@ def save_weights(
     system. A parameter that several ranks hold is written by the first of them.
 
     Args:
-        folder: the new folder.
         layers: this rank's, by name; see `held_tensors`.
         kind: a folder that `from_pretrained` loads, where tied weights stand once; or a distributed
             checkpoint of torch, where they have all their names.

@@ -14,7 +14,7 @@ from ..dtypes import dtype_of
 from ..input_function import spec_of
 from ..models import (
     ModelSpec,
-    build_layers,
+    build_model,
     cut_in_words,
     each_layer,
     is_built_in,
@@ -54,7 +54,7 @@ class LayerSource:
         conversion = Conversion(dtype_of(workload.dtype))
         made = cls._outlined(workload, spec, seed, conversion)
         if made is None:
-            layers = list(build_layers(spec, seed=seed).values())
+            layers = list(build_model(spec, seed=seed).layers.values())
             made = cls.of_layers(workload, layers)
             for layer in layers:
                 conversion.apply(layer)

@@ -9,11 +9,9 @@ class ProfilingProgress(NamedTuple):
     """The layer that is being measured, counted among the distinct layers, and its round.
 
     Attributes:
-        layer: its name.
         number: 1 for the first distinct layer.
         of: distinct layers of the model.
         round: rounds of this layer that have ended, warm-up included.
-        rounds: the rounds of each layer.
         left_s: estimate of the seconds that all further rounds take; None: there is too little to
             go by.
     """

@@ -35,7 +35,6 @@ def profile_layer(
     """Measure one layer.
 
     Args:
-        spec: the optimizer that will train it.
         warmup: rounds that are not counted.
         iterations: rounds that are; F, B, W, BW and STEP are measured in each.
         pairs: also measure F and BW of two micro-batches at once; the device is a CUDA device.

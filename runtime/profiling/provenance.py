@@ -30,7 +30,6 @@ def provenance_of(
     """The provenance of a profile that this process has just measured.
 
     Args:
-        device: the device that was measured.
         workload: the workload; its threads are the cores of a CPU.
         links: the measured links; None: there are none.
         conditions: how busy the machine was.

@@ -44,7 +44,6 @@ class RankProcesses:
         """Make the group; all processes call this at the same time.
 
         Args:
-            device: of this process.
             address: the user's function that divides a layer; None: built-in layers only.
         """
         from ..models.tensor_parallel import divide_layers  # slow to import

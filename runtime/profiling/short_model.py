@@ -106,7 +106,6 @@ def fitting(
     """Leave layers out until the others fit: repeated ones first, then the largest.
 
     Args:
-        fits: says if layers fit.
         size: of a layer by its profile's name.
 
     Returns:

@@ -46,7 +46,6 @@ class StepCheck:
 
         Args:
             profile: of all layers, with the rises of ops in which no step is committed.
-            batch: a micro-batch.
         """
         report, tell = self._options.on_whole_step, self._options.tell
         if report is None:

@@ -59,7 +59,6 @@ def tied_parameters(
         ties: the parameters that several layers share.
         layers: all layers, with the names of their profiles.
         profiles: the profiles of the layers that were measured.
-        sizes: the sizes of these layers' parameters.
     """
     found: dict[tuple[bool, tuple[str, ...]], TiedParameters] = {}
     for tie in ties:

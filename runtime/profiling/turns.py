@@ -40,7 +40,6 @@ def in_turns(
     """Run a whole step, then each layer alone, and so on; return the medians.
 
     Args:
-        whole_us: runs the whole step and returns its time.
         samples: the layers, whose parameters have gradients.
         clock: records the times of ops.
         rounds: of both; one more is not counted.

@@ -22,10 +22,8 @@ def measured_variants(
     """Measure a layer under each policy that frees memory; those that do not are told.
 
     Args:
-        name: the layer's name.
         kept: its profile where everything is kept.
         policies: by their names, or addresses of a user's functions.
-        measure: measures one layer.
         tell: called with a line per policy that is left out.
 
     Raises:

@@ -12,11 +12,7 @@ from ..free_memory import available_bytes
 
 
 def check_fits(plan: Plan, ranks: Sequence[int], device: torch.device) -> None:
-    """Refuse ranks whose planned peak is more than the device has free.
-
-    Raises:
-        SynthError: names the ranks and the bytes that they need.
-    """
+    """Refuse ranks whose planned peak is more than the device has free."""
     free_bytes = available_bytes(device)
     if free_bytes is None:
         return

@@ -64,7 +64,6 @@ def rehearse(
 
     Args:
         options: of the run; without data or inputs a built-in model gets random token ids.
-        device: the device for every rank.
         ranks: the ranks to rehearse; None: all.
         planned_arrivals: True if what other ranks would send arrives when the plan says, counted
             from the beginning of a rank's program; False: it is there at once.

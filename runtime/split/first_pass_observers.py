@@ -69,7 +69,6 @@ class ForwardObserver(Interception):
 
         Args:
             queue: receives weight-gradient tasks.
-            findings: to be completed.
             path: the modules that are running, the innermost last; kept up by the caller.
         """
         super().__init__(queue)

@@ -127,7 +127,6 @@ def unchanged(*roots: Any, given: Sequence[Any] = ()) -> Iterator[None]:
     """Restore after the block all that code of modules and functions can change.
 
     Args:
-        roots: the modules and functions.
         given: arguments of theirs; the numbers of tensors in them are left out.
 
     Raises:

@@ -39,7 +39,6 @@ class Entries:
     """The entries of a dictionary, in order; of a subclass, those of the class it extends.
 
     Attributes:
-        container: the dictionary.
         left_out: a key whose entry is no part of the value.
     """
 
@@ -103,11 +102,7 @@ class Items:
             set.update(self.container, value)
 
     def refuse_loss(self, value: list[Any]) -> None:
-        """Raise an error if it is a set that has lost an element, whose order is lost too.
-
-        Raises:
-            SynthError: it has.
-        """
+        """Raise an error if it is a set that has lost an element, whose order is lost too."""
         if isinstance(self.container, set) and not set.issuperset(self.container, value):
             raise SynthError(
                 "a forward takes elements out of a set, whose order cannot be put back for a "

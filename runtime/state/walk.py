@@ -95,7 +95,6 @@ class ReachedObject(NamedTuple):
 
     Attributes:
         value: the object; a `StateItem`, an `Attribute` or `ClassAttributes` stands for a place.
-        way: how it is reached.
         is_foreign: True if an object of a library's has it.
         is_of_code: True if it is reached through a function or a class.
     """
@@ -151,7 +150,6 @@ class StateWalk:
         """Begin at the roots.
 
         Args:
-            roots: the first objects.
             known: the ids of objects that are not walked.
             is_passed_over: tells, given a holder and a key, that what is there is not walked.
         """

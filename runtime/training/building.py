@@ -54,10 +54,8 @@ def build_stages(
 
     Args:
         plan: the plan, with the model and the layers of each stage.
-        rank: the rank to build for.
         device: the device that they compute on; if the host keeps all stages, they are made on the
             CPU, and the pipeline brings them there.
-        seed: the seed of the parameters.
         randomness: the source of the layers' random draws while they run.
         model: the address of the user's own model, which replaces the one in the plan. None:
             built-in models only.

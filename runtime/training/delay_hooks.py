@@ -19,15 +19,7 @@ from ..optimize.settings import StepSettings
 
 
 def check_corrections(options: DelayOptions, plan: Plan, spec: OptimizerSpec) -> None:
-    """Refuse corrections that a run would not follow, or that contradict each other.
-
-    Args:
-        options: the corrections.
-
-    Raises:
-        SynthError: no gradient of the plan is late, the optimizer has no momentum to look ahead
-            by, two options look ahead, or forwards run again.
-    """
+    """Refuse corrections that a run would not follow, or that contradict each other."""
     if not str(options):
         return
     if plan.versions is None:

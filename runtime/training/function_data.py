@@ -28,7 +28,6 @@ class FunctionData(EpochData):
         """Import the function.
 
         Args:
-            address: the address of the function.
             micro_batch_size: samples of each micro-batch, as profiled.
             seed: the seed of torch's generator while the function runs.
             epochs: number of passes through what it returns; None: without end.

@@ -96,7 +96,6 @@ class Iteration:
         Args:
             step: its number, for messages.
             batches: the mini-batches whose gradients are averaged.
-            settings: the settings of the update.
             stops: True if this rank was asked to end after this step; shared with all ranks.
             window: entered while the programs run, but not while ranks share the outcome.
 

@@ -28,7 +28,6 @@ def extra_bytes(
     """The bytes that a rank's updates need beyond those that the plan counts; may be negative.
 
     Args:
-        rank: the rank within the plan.
         updated: the modules that its STEPs update in its own memory; none if the host keeps them.
         predicted: the stages whose forwards read predicted weights.
 

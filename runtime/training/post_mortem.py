@@ -68,7 +68,6 @@ def explain(folder: Path, lowered: Lowered, exit_codes: dict[int, int], mesh: Me
     """Make one message of the ranks' traces: the cause first, then its effects on the others.
 
     Args:
-        folder: the folder of the attempt.
         lowered: the program of each pipeline.
         exit_codes: the exit codes of the processes that failed; empty before a restart.
         mesh: the processes that ran.

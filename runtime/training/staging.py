@@ -48,7 +48,6 @@ class PinnedStaging:
 
         Args:
             device: the target of the copies.
-            shape: the shape of each tensor.
             per_step: the most tensors of a step.
             allocate: makes a buffer.
             make_event: makes an event of the device.

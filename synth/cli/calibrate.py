@@ -48,11 +48,7 @@ class CalibrateRequest(Record):
     format: FormatOption = Format.TEXT
 
     def check_files(self) -> None:
-        """Refuse a file that cannot be written.
-
-        Raises:
-            SynthError: it cannot be written, or synth did not write the file that is there.
-        """
+        """Refuse a file that cannot be written."""
         check_outputs(self.output, inputs=[Path(self.runs)])
         check_replaceable(self.output, CALIBRATION, "-o", self.force)
 

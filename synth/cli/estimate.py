@@ -28,11 +28,7 @@ class EstimateRequest(Record):
     format: FormatOption = Format.TEXT
 
     def check_files(self) -> None:
-        """Refuse a profile file that cannot be written.
-
-        Raises:
-            SynthError: it cannot be written, or synth did not write the file that is there.
-        """
+        """Refuse a profile file that cannot be written."""
         check_outputs(self.output, inputs=[Path(self.arguments.model)])
         check_replaceable(self.output, PROFILE, "-o", self.force)
 

@@ -49,11 +49,7 @@ class FrontierRequest(Record):
         return self.picture or [self.output.with_suffix(".svg")]
 
     def check_files(self) -> None:
-        """Refuse outputs that cannot be written, before work is spent on their contents.
-
-        Raises:
-            SynthError: one of them cannot be written, or two are the same.
-        """
+        """Refuse outputs that cannot be written, before work is spent on their contents."""
         inputs = [self.arguments.pipeline.profile_file]
         check_outputs(self.output, inputs=inputs)
         if self.output.resolve() in [path.resolve() for path in self.pictures]:

@@ -25,11 +25,7 @@ class PlanRequest(Record):
     format: Annotated[FormatOption, OUTPUT] = Format.TEXT
 
     def check_files(self) -> None:
-        """Refuse a plan file that cannot be written, before work is spent on it.
-
-        Raises:
-            SynthError: it cannot be written, or synth did not write the file that is there.
-        """
+        """Refuse a plan file that cannot be written, before work is spent on it."""
         check_outputs(self.output, inputs=[Path(self.arguments.model)])
         check_replaceable(self.output, SCHEDULE, "-o", self.force)
 

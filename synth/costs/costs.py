@@ -3,18 +3,18 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import model_validator
 
 from synth.costs.stage_costs import StageCosts
 from synth.costs.stage_ties import StageTie
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
 from synth.profile.links import Link, Links
-from synth.records.record import Record
+from synth.records.record import BriefRecord
 from synth.units import MOST_SUMMABLE
 
 IntArray = npt.NDArray[np.int64]
@@ -47,7 +47,7 @@ class CostTable:
                 )
 
 
-class Costs(Record):
+class Costs(BriefRecord):
     """All stages in forward order, the links between ranks, and what stages share.
 
     Each stage counts all its parameters. A rank that holds several stages of a tie has the tied
@@ -55,6 +55,8 @@ class Costs(Record):
     and `step_us` are what it has and does. With weight passing, and where weights have versions,
     each stage has parameters of its own (`untied`).
     """
+
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("ties",)
 
     stages: tuple[StageCosts, ...]
     links: Links = Links()
@@ -75,14 +77,6 @@ class Costs(Record):
                         f"of it {tie.static_bytes}; they are a part of the stage's"
                     )
         return self
-
-    @model_serializer(mode="wrap")
-    def _without_no_ties(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out ties where there are none, as earlier versions did."""
-        fields: dict[str, Any] = handler(self)
-        if not self.ties:
-            fields.pop("ties", None)
-        return fields
 
     @property
     def num_stages(self) -> int:
@@ -182,7 +176,6 @@ class Costs(Record):
         clusters of workstations"): a reduce-scatter and an all-gather, one after the other.
 
         Args:
-            ranks: those that hold the stage.
             is_alone: it is the only stage of its only rank.
             held: the stages that each of these ranks holds.
 

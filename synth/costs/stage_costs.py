@@ -1,7 +1,7 @@
 """Costs of one stage: the microseconds of its ops, and the bytes that they hold."""
 
 import math
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import (
     NonNegativeInt,
@@ -12,13 +12,13 @@ from pydantic import (
 
 from synth.op_kinds import TIMELESS, OpKind
 from synth.profile.layer_profile import check_held_until
-from synth.records.record import Record
+from synth.records.record import BriefRecord
 
 # The share of the last bucket, of gradients that are reduced in buckets.
 LAST_BUCKET = 0.1
 
 
-class StageCosts(Record):
+class StageCosts(BriefRecord):
     """The costs of one stage; the fields are defined as in `LayerProfile`.
 
     `gradient_bytes` are the bytes that copies of the stage add up before their STEPs; they are part
@@ -42,6 +42,16 @@ class StageCosts(Record):
 
     `output_gradient_bytes` None are as many as `output_bytes`, as in files before version 10.
     """
+
+    LEFT_OUT: ClassVar[tuple[str, ...]] = (
+        "output_gradient_bytes",
+        "parameter_bytes",
+        "replay_bytes",
+        "light_rise_bytes",
+        "early_gradient_bytes",
+        "hidden_us",
+        "reduce_us",
+    )
 
     duration_us: dict[OpKind, NonNegativeInt]
     static_bytes: NonNegativeInt
@@ -72,22 +82,13 @@ class StageCosts(Record):
     @model_serializer(mode="wrap")
     def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out values that loading fills in again."""
-        fields: dict[str, Any] = handler(self)
+        fields = super()._without_defaults(handler)
         for name in _BY_KIND:
             table = {k: v for k, v in fields[name].items() if k not in TIMELESS}
             if table[OpKind.R] == table[OpKind.F]:
                 del table[OpKind.R]
             fields[name] = table
-        left_out = {
-            "replay_bytes": 0,
-            "light_rise_bytes": None,
-            "parameter_bytes": 0,
-            "early_gradient_bytes": 0,
-            "output_gradient_bytes": None,
-            "hidden_us": 0,
-            "reduce_us": 0,
-        }
-        return {k: v for k, v in fields.items() if k not in left_out or v != left_out[k]}
+        return fields
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

@@ -1,14 +1,14 @@
 """Tied parameters of several stages, which a rank that holds these stages has once."""
 
 from collections.abc import Collection, Iterable
-from typing import Any, Self
+from typing import ClassVar, Self
 
-from pydantic import Field, NonNegativeInt, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field, NonNegativeInt
 
-from synth.records.record import Record
+from synth.records.record import BriefRecord
 
 
-class StageTie(Record):
+class StageTie(BriefRecord):
     """Parameters that several stages share, each of which counts them.
 
     Attributes:
@@ -18,18 +18,12 @@ class StageTie(Record):
         reduce_us: the part of a stage's `reduce_us` that reduces their gradients, in µs.
     """
 
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("reduce_us",)
+
     stages: tuple[NonNegativeInt, ...] = Field(min_length=2)
     static_bytes: NonNegativeInt
     step_us: NonNegativeInt = 0
     reduce_us: NonNegativeInt = 0
-
-    @model_serializer(mode="wrap")
-    def _without_no_reduction(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out the time of reductions where there are none, as earlier versions did."""
-        fields: dict[str, Any] = handler(self)
-        if not self.reduce_us:
-            fields.pop("reduce_us", None)
-        return fields
 
     def repeated_bytes(self, held: Iterable[int]) -> int:
         """The bytes that a rank's stages count beyond the one time that the rank has them."""

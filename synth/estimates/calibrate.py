@@ -36,8 +36,6 @@ def calibrate(runs: Sequence[PublishedRun], device: str, software: str, source: 
 
     Args:
         runs: the measured steps.
-        device: the name of the device.
-        software: the name of the training program.
         source: what the runs are from, for display.
 
     Raises:
@@ -166,11 +164,7 @@ def _header_and_rows(path: Path) -> tuple[list[str], list[list[str]]]:
 
 
 def _check_same(what: str, asked: str, of_row: str | None) -> None:
-    """Check that a row is of the device, or the training program, that was asked for.
-
-    Raises:
-        SynthError: it is of another one.
-    """
+    """Check that a row is of the device, or the training program, that was asked for."""
     if of_row is not None and of_row.lower() != asked:
         raise SynthError(
             f"a row of runs has {what} {of_row!r:.40}, and --{what} is {asked}; leave the row out, "

@@ -321,15 +321,7 @@ def _gpt2(given: ConfigValues) -> dict[str, Any]:
 
 def _bert(given: ConfigValues) -> dict[str, Any]:
     """An encoder with the head of masked tokens, without that head's own layer and norm."""
-    hidden, heads = given.number("hidden_size"), given.number("num_attention_heads")
-    return {
-        "layers": given.number("num_hidden_layers"),
-        "hidden": hidden,
-        "ffn": given.number("intermediate_size"),
-        "heads": heads,
-        "kv_heads": heads,
-        "head_dim": given.share(hidden, "hidden_size", heads, "num_attention_heads"),
-        "vocab": given.number("vocab_size"),
+    return _decoder(given) | {
         "positions": given.number("max_position_embeddings", default=0),
         "gated": False,
         "tied": given.flag("tie_word_embeddings", True),

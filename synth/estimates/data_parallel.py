@@ -21,8 +21,6 @@ class DataParallelExchanges:
     """The exchanges of the layers of a rank.
 
     Attributes:
-        device: of every rank.
-        layout: the groups of ranks.
         factors: what times are multiplied by.
         gradient_bytes: of an element of the gradients that are reduced: as they are kept.
     """

@@ -11,7 +11,6 @@ def read_object(path: Path, needed: str) -> dict[str, Any]:
     """Return the object of a JSON file.
 
     Args:
-        path: the file.
         needed: what it should hold, for the error.
 
     Raises:

@@ -2,13 +2,13 @@
 
 from enum import StrEnum
 from math import ceil, gcd
-from typing import Annotated, Any
+from typing import Annotated, ClassVar
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field
 
 from synth.errors import SynthError
 from synth.estimates.model_shape import ModelShape
-from synth.records.record import Record
+from synth.records.record import BriefRecord, Record
 
 _Size = Annotated[int, Field(gt=0, le=1 << 16)]
 _Tokens = Annotated[int, Field(gt=0, le=1 << 31)]
@@ -95,11 +95,7 @@ class Software(Record):
     host_us: float = Field(default=0.0, ge=0, le=1e6)
 
     def check_narrow_gather(self, precision: Precision) -> None:
-        """Refuse parameters in float8 where there are no such products, or that it cannot keep.
-
-        Raises:
-            SynthError: says which, and what to give.
-        """
+        """Refuse parameters in float8 where there are no such products, or that it cannot keep."""
         if precision is not Precision.FP8:
             raise SynthError(
                 f"§fp8_param_gather keeps parameters as float8 products take them, and §dtype "
@@ -116,7 +112,7 @@ class Software(Record):
         return self.saves_casts and precision is not Precision.BF16
 
 
-class Layout(Record):
+class Layout(BriefRecord):
     """The sizes of a run: of its groups of ranks, and of a micro-batch.
 
     Attributes:
@@ -131,6 +127,8 @@ class Layout(Record):
             bfloat16 (Megatron-LM's `--fp8-param-gather`).
     """
 
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("expert_tensor", "narrow_gather")
+
     seq_len: _Tokens
     micro_batch_size: _Tokens = 1
     tensor: _Size = 1
@@ -143,16 +141,6 @@ class Layout(Record):
     sharding: Sharding = Sharding.ZERO1
     recompute: Recompute = Recompute.NONE
     narrow_gather: bool = False
-
-    @model_serializer(mode="wrap")
-    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what is as in earlier versions: whole experts, and bfloat16 parameters."""
-        fields: dict[str, Any] = handler(self)
-        if not self.narrow_gather:
-            fields.pop("narrow_gather", None)
-        if self.expert_tensor == 1:
-            fields.pop("expert_tensor", None)
-        return fields
 
     def check(self, shape: ModelShape) -> None:
         """Refuse sizes that do not go together, or that a model does not admit.

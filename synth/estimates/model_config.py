@@ -72,7 +72,6 @@ class KnownModel(Record):
     """A model whose config ships with synth.
 
     Attributes:
-        source: where its config is from.
         sequence_length: tokens of a sequence in its training, most of the time.
         tensor_parallel: usual numbers of ranks of tensor parallelism.
         expert_parallel: usual numbers of ranks that share the experts.

@@ -17,8 +17,6 @@ def pipeline_us(
     """Simulate a published schedule; with late validation its period counts.
 
     Args:
-        name: of the family.
-        micro_batches: of an iteration.
         waits: interleaved 1F1B waits for its transfers.
 
     Raises:

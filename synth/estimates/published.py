@@ -68,11 +68,8 @@ class PublishedRun:
     """A run: where it is from, what is known of it, and its measured time.
 
     Attributes:
-        name: of the row.
         stack: the source's programs, as a group of rows that one calibration should explain.
-        device: its name.
         dense: False of a model with experts.
-        step: what is estimated.
         measured_us: of a step.
         peak_bytes: of the fullest rank; None: not published.
         variant: what a source's runs differ in beside layouts: recipe of precision, release.

@@ -111,8 +111,6 @@ def attention_flops_per_s(device: Device, call: Attention, kernel: str) -> float
     """The rate of an attention kernel on a device.
 
     Args:
-        device: whose rate it is.
-        call: the sizes.
         kernel: flash2 or flash3; devices without its rates have those of the other.
     """
     like = device.measured_like

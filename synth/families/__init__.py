@@ -25,19 +25,15 @@ __all__ = [
     "current_name",
     "families",
     "family_layout",
+    "family_of",
     "family_placement",
-    "family_variants",
     "generate",
     "generate_for",
     "is_pipeline",
     "may_overlap",
     "names_on",
-    "offloads",
     "overlapping",
     "placements_for",
-    "reads_limits",
-    "reads_times",
-    "searches",
     "variants_for",
     "vocabulary_barriers",
 ]
@@ -111,6 +107,15 @@ def generate(
     return _on_ranks(family.schedule(setting), where)
 
 
+def family_of(name: str) -> Family:
+    """Return the family of a name with options.
+
+    Raises:
+        SynthError: the family or an option is unknown.
+    """
+    return _find(name)[0]
+
+
 def family_placement(name: str, num_ranks: int) -> Placement:
     """The placement on which `generate` puts a family, to divide a model for it.
 
@@ -150,46 +155,6 @@ def vocabulary_barriers(name: str) -> int:
     return family.vocabulary(options) if family.vocabulary else 0
 
 
-def reads_times(name: str) -> bool:
-    """True if a family's order depends on the times of the stages.
-
-    Raises:
-        SynthError: the family or an option is unknown.
-    """
-    family, _ = _find(name)
-    return family.timed
-
-
-def reads_limits(name: str) -> bool:
-    """True if a family's order depends on the memory limits, and may be slower with more memory.
-
-    Raises:
-        SynthError: the family or an option is unknown.
-    """
-    family, _ = _find(name)
-    return family.reads_limits
-
-
-def offloads(name: str) -> bool:
-    """True if a family moves activations to the host's memory or to other ranks.
-
-    Raises:
-        SynthError: the family or an option is unknown.
-    """
-    family, _ = _find(name)
-    return family.offloads
-
-
-def searches(name: str) -> bool:
-    """True if a family tries so many orders that it takes about as long as a search.
-
-    Raises:
-        SynthError: the family or an option is unknown.
-    """
-    family, _ = _find(name)
-    return family.searches
-
-
 def placements_for(num_ranks: int, num_layers: int) -> dict[str, Placement]:
     """Return the placements of `variants_for`, by name, that need no more stages than layers.
 
@@ -206,15 +171,6 @@ def placements_for(num_ranks: int, num_layers: int) -> dict[str, Placement]:
         if where.num_stages <= num_layers and where not in found.values():
             found[family_layout(name)] = where
     return found
-
-
-def family_variants() -> list[str]:
-    """The names of all schedules worth comparing: every family with each of its options."""
-    return [
-        spelled(family.name, family.options, options)
-        for family in families().values()
-        for options in variants(family.options)
-    ]
 
 
 def variants_for(num_ranks: int, num_layers: int) -> list[str]:

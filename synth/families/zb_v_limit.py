@@ -37,6 +37,7 @@ from synth.families._lib.v_shape import Drawn, drawn
 from synth.families.zb_v_greedy import most_activations
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op
+from synth.schedule.rank_memory import exceeds_caps
 
 # Ops that one greedy may run, at all limits between 1F1B's memory and twice that together; about
 # 1 µs each, eight times over. Limits lie 1, 2, 4, … activations apart, as that allows, and D / 2
@@ -109,7 +110,7 @@ class _Search:
         new_from = 0
         for count in _greedy_counts(self.setting):
             limits = [count * unit for unit in units]
-            if not self._have_room(limits) or self.value_us == self._least_us:
+            if exceeds_caps(limits, self.rooms) or self.value_us == self._least_us:
                 return
             if count < new_from:
                 continue
@@ -128,17 +129,10 @@ class _Search:
             units = units_bytes(self.pass_costs)
             for count in counts:
                 limits = [max(count * unit, need) for unit, need in zip(units, needed, strict=True)]
-                if self.value_us == self._least_us or not self._have_room(limits):
+                if self.value_us == self._least_us or exceeds_caps(limits, self.rooms):
                     continue
                 most_us = None if self._period_us is None else self._period_us - 1
                 self._offer(fitted_below(self.setting, made.order, limits, most_us))
-
-    def _have_room(self, limits_bytes: Sequence[int]) -> bool:
-        """True if the caps allow all the limits."""
-        rooms = self.rooms
-        return rooms is None or all(
-            limit <= room for limit, room in zip(limits_bytes, rooms, strict=True)
-        )
 
     def _offer(self, programs: Programs | None) -> None:
         """Accept programs that keep the memory limits and are shorter, by exact simulation."""

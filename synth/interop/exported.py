@@ -23,7 +23,6 @@ def exported_texts(
     """Return the contents of the file of a format and, if there is one, of the one beside it.
 
     Args:
-        plan: a verified plan.
         names: the format's names of layers, by the names of the layers.
         other: the name of the file beside it; None: there is none.
 
@@ -48,7 +47,6 @@ def losses(plan: Plan, name: str, to: ExportFormat, names: Mapping[str, str]) ->
     """Yield what a format does not carry, as sentences.
 
     Args:
-        plan: a verified plan.
         name: what the sentences call it.
         names: see `exported_texts`.
     """

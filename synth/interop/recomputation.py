@@ -48,11 +48,7 @@ def _torchtitan_selective(option: str) -> list[str]:
 
 
 def megatron_recomputation(plan: Plan, parts: Parts) -> str | None:
-    """Return Megatron-LM's options of a plan; None: it has none, or no options say its layers.
-
-    Args:
-        parts: what its layers are there.
-    """
+    """Return Megatron-LM's options of a plan; None: it has none, or no options say its layers."""
     if plan.recompute_policies:
         options = "--recompute-granularity selective --recompute-modules core_attn"
         return options if _is_of_every_layer(plan, MEGATRON, parts) else None

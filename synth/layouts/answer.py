@@ -38,7 +38,6 @@ class LayoutAnswer:
     """What a search has found so far.
 
     Attributes:
-        question: what was asked.
         legal: the number of legal layouts.
         bounded: of those, that have a bound; all, unless the time was over.
         unfit: of the bounded ones, in which no order fits into the memory limit.

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from synth.costs.recomputed_layers import recomputing
 from synth.errors import SynthError
 from synth.estimates.outside_pipeline import OutsidePipeline, layers_of_ranks
-from synth.families import family_layout, family_placement, generate, overlapping, reads_times
+from synth.families import family_layout, family_of, family_placement, generate, overlapping
 from synth.layouts.judged import Bounded, JudgedLayout, LayoutTimes
 from synth.layouts.layout_bounds import LayoutBounds
 from synth.layouts.question import LayoutQuestion, RunLayout
@@ -132,7 +132,7 @@ class LayoutJudge:
             ops = 3 * layout.ranks * layout.rounds * layout.micro_batches
             if own is not None:
                 yield own
-            elif reads_times(name) and ops > FAMILIES.most_timed_ops:
+            elif family_of(name).timed and ops > FAMILIES.most_timed_ops:
                 continue
             elif allowed.runs(name, keeps_saved=True):
                 yield name
@@ -232,7 +232,6 @@ def judged_plan(
     """Return a layout with the plan of its pipeline.
 
     Args:
-        layout: its sizes.
         bounds: of its groups.
         schedule: its name.
         placement: of its stages, in words.

@@ -60,7 +60,6 @@ class JudgedLayout:
     """A layout with the best schedule found for it.
 
     Attributes:
-        layout: its sizes.
         schedule: the name of the schedule, or of the search that found it.
         placement: of the stages, in words.
         profile: the estimate that the plan is for.

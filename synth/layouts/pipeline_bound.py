@@ -141,7 +141,6 @@ class PipelineBound:
         fit takes longer than all that does, and the longer the more memory it needs.
 
         Args:
-            size: of the pipeline.
             cap_bytes: the memory limit of each rank; None: no limit.
             states_bytes: those of the fullest rank; None: those of the profile.
         """

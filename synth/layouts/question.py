@@ -65,10 +65,8 @@ class LayoutQuestion:
     """The model, the devices, the batch, and what the training program can do.
 
     Attributes:
-        device: each of the devices.
         global_batch: sequences of a step.
         seq_len: tokens of a sequence.
-        software: the training program.
         narrow_gather: layouts with ZeRO-1 keep and gather parameters in float8.
         factors: what estimated times are multiplied by.
         allowed: the schedules that the runtime executes.

@@ -33,7 +33,6 @@ def check_on_runtime(
     attention is shared equally.
 
     Args:
-        runtime: the program.
         groups: the sizes.
         optimizer: with the dtype of its gradients.
     """

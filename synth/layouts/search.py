@@ -32,7 +32,6 @@ class SolvedPipeline(NamedTuple):
     """A pipeline that the solver found.
 
     Attributes:
-        plan: with its claim.
         bound_us: of the makespan, over all partitions; 0: it does not hold for all.
     """
 

@@ -25,7 +25,6 @@ class Candidates:
     """Candidates to choose from, at least one.
 
     Attributes:
-        them: the candidates.
         refusals: by placement, why others are impossible.
         left_out: those on placements that are not searched unless they are asked for.
         finer: those on placements that are searched for schedules with offloads alone.

@@ -120,7 +120,6 @@ def has_time_for_layers(
     Args:
         names: of the placements, or auto; the other arguments are those of `chooses_layers`.
         allowed: the rules of a runtime are few, so they need no time.
-        limit_s: the time limit.
     """
     num_placements = _PLACEMENTS if AUTO in map(word, names) else 1
     takes_s = num_placements * num_layers * _S_PER_LAYER

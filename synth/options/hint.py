@@ -37,7 +37,6 @@ def read_hint(
     """Return the schedule to start from; a file takes precedence over a published schedule.
 
     Args:
-        given: the hint.
         problem: the sizes and the placement that it must have.
         profile: of the costs.
         runs_pairs: F and BW at once have a time and can be run.

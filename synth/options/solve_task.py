@@ -58,7 +58,6 @@ class SolveTask(NamedTuple):
 
     Attributes:
         request: the problem to begin with, options and limits.
-        space: what the search chooses from.
         refusals: by placement that was named, why it is impossible.
         hinted_pairs: a hint with F and BW at once; None: there is none.
     """

@@ -14,9 +14,9 @@ from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.families import (
     current_name,
+    family_of,
     family_placement,
     overlapping,
-    reads_times,
     variants_for,
     vocabulary_barriers,
 )
@@ -192,7 +192,7 @@ class _Comparing:
         leaves out their rows.
         """
         ops = 3 * self.question.num_ranks * self.question.num_micro_batches
-        ops *= JUDGING.late_timed_cost if reads_times(name) else 1
+        ops *= JUDGING.late_timed_cost if family_of(name).timed else 1
         is_due = self.num_ops + ops <= JUDGING.first_ops or not self.num_ops
         self.num_ops += ops
         return is_due

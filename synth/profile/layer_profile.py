@@ -1,21 +1,15 @@
 """The profile of a layer: its times, its bytes, and how long its tensors are needed."""
 
-from typing import Annotated, Any, Self
+from typing import Annotated, ClassVar, Self
 
-from pydantic import (
-    Field,
-    GetJsonSchemaHandler,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from synth.op_kinds import MEASURED, OpKind
 from synth.profile.model_flops import Flops
 from synth.records.field_types import PlainText, TimeUs, Whole
-from synth.records.record import Record
+from synth.records.record import BriefRecord, Record
 from synth.units import MOST_SUMMABLE, MOST_US
 
 _Bytes = Annotated[Whole, Field(ge=0, le=MOST_SUMMABLE)]
@@ -107,7 +101,7 @@ class LayerVariant(Record):
 _MOSTLY = 0.95
 
 
-class LayerProfile(Record):
+class LayerProfile(BriefRecord):
     """The costs of a layer; identical layers share one.
 
     Bytes, per micro-batch unless said otherwise:
@@ -142,6 +136,14 @@ class LayerProfile(Record):
     `reduce_us` is the time in which the data-parallel ranks of a group of devices that is a rank
     add up the layer's gradients, once per step, over links of their own.
     """
+
+    LEFT_OUT: ClassVar[tuple[str, ...]] = (
+        "output_gradient_bytes",
+        "recompute_saved_bytes",
+        "variants",
+        "pair_us",
+        "reduce_us",
+    )
 
     time_us: dict[OpKind, Timing]
     parameter_bytes: _Bytes
@@ -185,22 +187,6 @@ class LayerProfile(Record):
                 raise ValueError(f"{name} has {', '.join(unknown)}, which no layer is measured for")
         check_held_until(self.input_until, self.output_until, self.gradient_until)
         return self
-
-    @model_serializer(mode="wrap")
-    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what is as in earlier versions: no variants, pairs or further bytes."""
-        fields: dict[str, Any] = handler(self)
-        if self.output_gradient_bytes is None:
-            fields.pop("output_gradient_bytes", None)
-        if not self.variants:
-            fields.pop("variants", None)
-        if self.pair_us is None:
-            fields.pop("pair_us", None)
-        if not self.reduce_us:
-            fields.pop("reduce_us", None)
-        if not self.recompute_saved_bytes:
-            fields.pop("recompute_saved_bytes", None)
-        return fields
 
     @property
     def static_bytes(self) -> int:

@@ -1,12 +1,12 @@
 """Links between ranks and to hosts: the latency and the bandwidth of transfers."""
 
 from functools import cached_property
-from typing import Annotated, Any, Self
+from typing import Annotated, ClassVar, Self
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, model_validator
 
 from synth.records.field_types import TimeUs, Whole
-from synth.records.record import Record
+from synth.records.record import BriefRecord, Record
 
 # The least is far below any link, and still no time overflows.
 _Bandwidth = Annotated[float, Field(ge=1e-30)]
@@ -57,13 +57,15 @@ class NodeLink(Link):
     ranks_per_node: _RankCount
 
 
-class Links(Record):
+class Links(BriefRecord):
     """All links between ranks: a default, those between nodes, and single pairs that differ.
 
     Of several kinds of nodes (hosts of 8 ranks, racks of 32) the largest that does not contain both
     ranks counts. `host` is between a rank and its host's memory; every rank has one such link in
     each direction.
     """
+
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("nodes", "host")
 
     default: Link = Link()
     nodes: tuple[NodeLink, ...] = ()
@@ -88,14 +90,6 @@ class Links(Record):
             twice = next(size for size in sizes if sizes.count(size) > 1)
             raise ValueError(f"nodes has two links between nodes of {twice} ranks; give one")
         return self
-
-    @model_serializer(mode="wrap")
-    def _without_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Links with neither nodes nor a host's read and count as before there were any."""
-        fields: dict[str, Any] = handler(self)
-        return {
-            name: value for name, value in fields.items() if name not in ("nodes", "host") or value
-        }
 
     @property
     def are_free(self) -> bool:

@@ -12,23 +12,25 @@ pipeline (2 pipelines of 2 ranks, each a group of 2):
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, ClassVar, NamedTuple, Self
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field
 
 from synth.errors import SynthError
-from synth.records.record import Record
+from synth.records.record import BriefRecord
 
 _Size = Annotated[int, Field(gt=0, le=1 << 16)]
 
 
-class DeviceGroup(Record):
+class DeviceGroup(BriefRecord):
     """The devices that one rank is, whose division its times and bytes have in them.
 
     A rank of the plan is `tensor` × `context` devices. Experts are shared by ranks of all these
     groups and of the data-parallel pipelines together (Megatron-LM's parallel folding), and so add
     no devices; neither do those that divide each expert.
     """
+
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("expert_tensor",)
 
     tensor: _Size = Field(default=1, description="devices that divide the layers' matrices")
     sequence: bool = Field(
@@ -40,14 +42,6 @@ class DeviceGroup(Record):
         default=None, description="devices that divide each expert; None: not known to have experts"
     )
     data: _Size = Field(default=1, description="data-parallel pipelines that were counted on")
-
-    @model_serializer(mode="wrap")
-    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what is as in earlier versions: no division of experts."""
-        fields: dict[str, Any] = handler(self)
-        if self.expert_tensor is None:
-            fields.pop("expert_tensor", None)
-        return fields
 
     @property
     def parts_of_expert(self) -> int:
@@ -154,11 +148,7 @@ class Mesh:
         return named if self.data == 1 else f"{named} of pipeline {place.pipeline}"
 
     def check_size(self, num_processes: int) -> None:
-        """Refuse another number of processes.
-
-        Raises:
-            SynthError: says what is needed, and the ways out.
-        """
+        """Refuse another number of processes."""
         if num_processes == self.size:
             return
         wanted = f"the plan is for {self.ranks} ranks"

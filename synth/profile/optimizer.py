@@ -2,13 +2,13 @@
 
 import re
 from enum import StrEnum
-from typing import Annotated, Any, Self
+from typing import Annotated, ClassVar, Self
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, model_validator
 
 from synth.errors import SynthError
 from synth.records.command_option import CommandOption
-from synth.records.record import Record
+from synth.records.record import BriefRecord, Record
 
 _FLOAT32_BYTES = 4
 _COUNT_BYTES = 4
@@ -21,7 +21,7 @@ class OptimizerKind(StrEnum):
     SGD = "sgd"
 
 
-class OptimizerSpec(Record):
+class OptimizerSpec(BriefRecord):
     """An optimizer, as far as memory and the time of STEP depend on it.
 
     Written `adamw`, `sgd:0.9` (with its momentum), `adamw+master`, `adamw+post-validation`:
@@ -33,6 +33,8 @@ class OptimizerSpec(Record):
       serves to correct steps that should have been clipped or skipped. Master copies serve as that
       copy.
     """
+
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("float32_gradients",)
 
     kind: OptimizerKind = OptimizerKind.ADAMW
     momentum: float = Field(default=0.0, ge=0, lt=1, description="of sgd")
@@ -48,14 +50,6 @@ class OptimizerSpec(Record):
                 "for: give --master-weights as well, or write +master+float32-gradients"
             )
         return self
-
-    @model_serializer(mode="wrap")
-    def _dump(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Files of earlier versions have no float32 gradients; without, they stay as they were."""
-        found: dict[str, Any] = dump(self)
-        if not self.float32_gradients:
-            found.pop("float32_gradients", None)
-        return found
 
     @classmethod
     def parse(cls, text: str) -> Self:

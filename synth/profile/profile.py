@@ -5,15 +5,9 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
-from pydantic import (
-    Field,
-    SerializerFunctionWrapHandler,
-    ValidationError,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, ValidationError, model_validator
 
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
@@ -26,7 +20,7 @@ from synth.profile.model_flops import ModelFlops, PeakFlops
 from synth.profile.tied_parameters import GradientSum, TiedParameters, check_tied
 from synth.profile.workload import Workload
 from synth.records.field_types import PlainText, Whole, check_plain
-from synth.records.record import FileRecord, Record, describe
+from synth.records.record import BriefRecord, FileRecord, describe
 from synth.system.display import Displayed
 from synth.units import MOST_SUMMABLE, counted, format_us
 
@@ -35,8 +29,10 @@ _Speed = Annotated[float, Field(ge=1e-3, le=1e3)]
 RankSpeeds = Annotated[tuple[_Speed, ...], Field(min_length=1)]
 
 
-class Provenance(Record):
+class Provenance(BriefRecord):
     """The origin of the numbers: machine, versions, date, conditions."""
+
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("estimate",)
 
     source: PlainText = Field(description="'measured', or the publication")
     device: PlainText
@@ -52,14 +48,6 @@ class Provenance(Record):
     estimate: Estimate | None = Field(
         default=None, description="how the numbers were computed; None: they were measured"
     )
-
-    @model_serializer(mode="wrap")
-    def _without_estimate(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Measured profiles read as before there were estimated ones."""
-        fields: dict[str, Any] = handler(self)
-        if self.estimate is None:
-            fields.pop("estimate", None)
-        return fields
 
 
 def _names_of_each(layers: Sequence[LayerTimes]) -> list[list[str]]:

@@ -74,7 +74,6 @@ def throughput(
     Args:
         iterations_per_s: the iterations per second of all pipelines together; None: an iteration
             takes no time.
-        num_micro_batches: the micro-batches of an iteration.
         num_ranks: the ranks of all pipelines.
         of: says how many tokens and FLOPs a micro-batch has.
     """

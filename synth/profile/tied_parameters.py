@@ -1,18 +1,18 @@
 """Parameters that several layers share, which a stage of these layers counts once."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field
 
 from synth.op_kinds import OpKind
 from synth.profile.layer_profile import LayerProfile, Timing
 from synth.records.field_types import PlainText, TimeUs, Whole
-from synth.records.record import Record
+from synth.records.record import BriefRecord
 from synth.units import MOST_SUMMABLE
 
 
-class TiedParameters(Record):
+class TiedParameters(BriefRecord):
     """The parameters that the same layers share, such as the table of an embedding and a head.
 
     The profile of each of these layers counts them. A rank that holds several of the layers has
@@ -27,6 +27,8 @@ class TiedParameters(Record):
             before version 9.
     """
 
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("reduce_us",)
+
     layers: tuple[PlainText, ...] = Field(min_length=2)
     parameter_bytes: Whole = Field(ge=0, le=MOST_SUMMABLE)
     largest_bytes: Whole | None = Field(default=None, ge=0, le=MOST_SUMMABLE)
@@ -34,14 +36,6 @@ class TiedParameters(Record):
     optimizer_bytes: Whole = Field(ge=0, le=MOST_SUMMABLE)
     step_us: TimeUs = 0.0
     reduce_us: TimeUs = 0.0
-
-    @model_serializer(mode="wrap")
-    def _without_no_reduction(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out the time of reductions where there are none, as earlier versions did."""
-        fields: dict[str, Any] = handler(self)
-        if not self.reduce_us:
-            fields.pop("reduce_us", None)
-        return fields
 
     def gradient_sum(self, places: tuple[int, ...]) -> "GradientSum":
         """The sum of gradients of one backward of a stage, whose layers have these places in it.

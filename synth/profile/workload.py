@@ -1,22 +1,15 @@
 """The profiled workload: the model, its inputs and its optimizer, as a run needs them."""
 
-from typing import Annotated, Any
+from typing import Annotated, ClassVar
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    PlainSerializer,
-    SerializerFunctionWrapHandler,
-    WithJsonSchema,
-    model_serializer,
-)
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from synth.errors import SynthError
 from synth.profile.links import MOST_RANKS
 from synth.profile.mesh import DeviceGroup
 from synth.profile.optimizer import OptimizerSpec
 from synth.records.field_types import PlainText
-from synth.records.record import Record
+from synth.records.record import BriefRecord
 
 ModelArguments = dict[str, int | float | str | bool]
 
@@ -57,8 +50,16 @@ def _read_dtype(given: object) -> object:
 _Dtype = Annotated[str, BeforeValidator(_read_dtype)]
 
 
-class Workload(Record):
+class Workload(BriefRecord):
     """The profiled workload: everything that is needed to build the model and a micro-batch."""
+
+    LEFT_OUT: ClassVar[tuple[str, ...]] = (
+        "inputs",
+        "autocast",
+        "recomputed_layers",
+        "cut",
+        "group",
+    )
 
     model: PlainText = Field(description="a built-in name, or module:function of the user's own")
     arguments: ModelArguments = Field(default_factory=dict)
@@ -90,13 +91,6 @@ class Workload(Record):
     runnable: bool = Field(
         default=True, description="false for a published profile without code to run"
     )
-
-    @model_serializer(mode="wrap")
-    def _without_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Workloads without them read and count as they did before there were any."""
-        fields: dict[str, Any] = handler(self)
-        optional = ("inputs", "autocast", "recomputed_layers", "cut", "group")
-        return {name: value for name, value in fields.items() if name not in optional or value}
 
     @property
     def unit(self) -> str:

@@ -67,7 +67,6 @@ class CommandOption:
     Default and limits are the field's own. `synth.cli.read.record_options` reads all of them.
 
     Attributes:
-        help: the text of `--help`.
         names: the option's names; none: two dashes and the field's name.
         metavar: the placeholder of its value; None: that of the type.
         default: the default in words; None: the field's.
@@ -84,7 +83,6 @@ class CommandArgument:
     """Metadata of a field's type, by which a command takes the field as a positional argument.
 
     Attributes:
-        help: the text of `--help`.
         metavar: its name in `--help`.
     """
 

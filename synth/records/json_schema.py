@@ -41,7 +41,6 @@ def _cleaned(schema: Any, *, is_names: bool = False) -> Any:
     """Without titles and docstrings, and with limits under their standard names.
 
     Args:
-        schema: a schema or a part of one.
         is_names: True for an object whose keys are names of fields or definitions.
     """
     if isinstance(schema, list):

@@ -87,8 +87,6 @@ def check_replaceable(
     An empty file may be replaced, and what is not a regular file is written to.
 
     Args:
-        path: the output path.
-        kind: the kind of file that is to be written.
         option: with which the path was given.
         force: the user says that any file may be replaced; None: the command has no such option.
 

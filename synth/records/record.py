@@ -10,7 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
 from synth.errors import SynthError
 from synth.records.safe_read import (
@@ -49,6 +55,24 @@ class Record(BaseModel):
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some fields changed, validated again."""
         return type(self).model_validate({**dict(self), **changes})
+
+
+class BriefRecord(Record):
+    """A record whose JSON leaves out the fields of `LEFT_OUT` where they have their defaults.
+
+    Files of earlier versions have no such fields.
+    """
+
+    LEFT_OUT: ClassVar[tuple[str, ...]]
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = handler(self)
+        for name in self.LEFT_OUT:
+            default = type(self).model_fields[name].get_default(call_default_factory=True)
+            if getattr(self, name) == default:
+                fields.pop(name, None)
+        return fields
 
 
 class FileRecord(Record):
@@ -293,7 +317,6 @@ def check_outputs(*outputs: Path | None, inputs: Iterable[Path | str | None] = (
     """Refuse output paths, of those that are given, before work is spent on what they should hold.
 
     Args:
-        outputs: the output paths.
         inputs: the files that are read, which must not be lost.
 
     Raises:

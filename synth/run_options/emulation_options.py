@@ -21,7 +21,6 @@ class Disturbance(Record):
         slow_rank_factor: the factor of its times.
         slow_link: the two ranks between which transfers take longer, in both directions.
         slow_link_factor: the factor of their times.
-        seed: the seed of the jitter.
     """
 
     jitter: float = 0.0

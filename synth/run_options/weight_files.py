@@ -56,11 +56,7 @@ class WeightFiles(Record):
         return self
 
     def check_folders(self) -> None:
-        """Refuse folders that are not there, or that are not new, before work is spent.
-
-        Raises:
-            SynthError: there is one.
-        """
+        """Refuse folders that are not there, or that are not new, before work is spent."""
         if self.weights_from is not None and not self.weights_from.is_dir():
             raise SynthError(
                 f"--weights-from {self.weights_from} is no folder; give one with weights"
@@ -79,11 +75,7 @@ class WeightFiles(Record):
 
 
 def check_new(folder: Path) -> None:
-    """Refuse a folder of weights that has contents, or that no other can replace.
-
-    Raises:
-        SynthError: it has, or is a file, or a mount point.
-    """
+    """Refuse a folder of weights that has contents, or that no other can replace."""
     if os.path.ismount(folder):  # Path.is_mount takes "." for one
         raise SynthError(f"{folder} is a mount point; give a new folder in it")
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):

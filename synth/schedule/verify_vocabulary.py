@@ -10,11 +10,7 @@ _OF_PARTS = (OpKind.F, OpKind.BW, OpKind.STEP)
 
 
 def check_executable(name: str, barriers: int) -> None:
-    """Refuse to execute a schedule with a divided vocabulary, which only other programs do.
-
-    Args:
-        barriers: its `vocabulary`.
-    """
+    """Refuse to execute a schedule with a divided vocabulary, which only other programs do."""
     if barriers:
         raise SynthError(
             f"the schedule {name!r} divides embedding and head by vocabulary over all ranks, which "

@@ -16,7 +16,6 @@ class Clock:
     clock: it counts the seconds that it has granted to its parts, whatever they really took.
 
     Attributes:
-        limit_s: the time limit.
         is_deterministic: True if granted seconds count and the clock is ignored.
         granted_s: seconds granted so far.
         least_s: seconds that a part needs at least.
@@ -43,7 +42,7 @@ class Clock:
         return time.monotonic() - self._began
 
     def grant(self, seconds: float) -> None:
-        """Count seconds that a part of the search may take."""
+        """Count seconds that a part of the search may take; they matter if it is deterministic."""
         self.granted_s += seconds
 
     def left_s(self, until_s: float | None = None) -> float:

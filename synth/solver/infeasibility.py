@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from synth.schedule.model import SMALLEST_BUFFERING, Schedule
 from synth.schedule.ops import Op
-from synth.schedule.rank_memory import peak_bytes
+from synth.schedule.rank_memory import exceeds_caps, peak_bytes
 from synth.schedule.verify import verify
 from synth.solver.instance.instance import STEP, F, Instance
 from synth.solver.instance.memory_models import relaxed_memory
@@ -99,7 +99,7 @@ def _told_apart(first_bytes: int, second_bytes: int) -> tuple[str, str]:
 def may_fit(problem: Problem) -> bool:
     """Return True if one micro-batch at a time may keep the caps; if not, nothing keeps them."""
     caps = problem.caps_bytes
-    return caps is None or all(n <= c for n, c in zip(needed_bytes(problem), caps, strict=True))
+    return caps is None or not exceeds_caps(needed_bytes(problem), caps)
 
 
 def find_shortage(problem: Problem) -> Shortage | None:

@@ -11,8 +11,9 @@ that all its micro-batches save; each further one has a fixed share of the saved
 from collections.abc import Iterator
 
 from synth.errors import SynthError
-from synth.families import generate, names_on, reads_limits
+from synth.families import family_of, generate, names_on
 from synth.schedule.model import Schedule
+from synth.schedule.rank_memory import exceeds_caps
 from synth.solver.infeasibility import needed_bytes
 from synth.solver.problem import Problem
 from synth.solver.tuning import PUBLISHED
@@ -35,10 +36,9 @@ def lower_limits(problem: Problem) -> Iterator[tuple[int, ...]]:
     share, before = 1.0, statics
     while any(int(share * most) for most in saved):
         limits = [static + int(share * most) for static, most in zip(statics, saved, strict=True)]
-        if any(limit < need for limit, need in zip(limits, needed, strict=True)):
+        if exceeds_caps(needed, limits):
             return
-        is_below = all(limit <= cap for limit, cap in zip(limits, caps, strict=True))
-        if is_below and limits != before:
+        if limits != before and not exceeds_caps(limits, caps):
             yield tuple(limits)
         share, before = share * PUBLISHED.lower_limit_ratio, limits
 
@@ -46,7 +46,7 @@ def lower_limits(problem: Problem) -> Iterator[tuple[int, ...]]:
 def made_for_lower_limits(problem: Problem) -> Iterator[tuple[str, Schedule]]:
     """Yield the schedules of families that read the limits, with their names."""
     where = problem.placement
-    names = [name for name in names_on(where) if reads_limits(name)]
+    names = [name for name in names_on(where) if family_of(name).reads_limits]
     for limits in lower_limits(problem) if names else ():
         for name in names:
             try:

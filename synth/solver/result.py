@@ -1,7 +1,9 @@
 """The answer of a search: schedule, bound, baselines, and the reason why it ended."""
 
 import math
-from dataclasses import dataclass, fields
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from synth.objective import BoundScope
 from synth.schedule.files.certificate import Certificate
@@ -37,6 +39,33 @@ class Baseline:
     offloads: bool = False
     partition: tuple[int, ...] | None = None
 
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        line: Timeline,
+        peak_bytes: tuple[int, ...],
+        *,
+        fits: bool,
+        keeps_saved: bool = True,
+    ) -> "Baseline":
+        """Return the figures of a simulated schedule."""
+        return cls(
+            name,
+            line.makespan_us,
+            line.period_us,
+            max(line.work_us),
+            peak_bytes,
+            fits,
+            keeps_saved,
+            line.mean_work_us,
+            line.lowered.schedule.offloads,
+        )
+
+    def is_in(self, others: Iterable["Baseline"]) -> bool:
+        """True if one of some others differs from it in the name alone."""
+        return any(replace(self, name=other.name) == other for other in others)
+
 
 @dataclass(frozen=True)
 class SteadyBaseline:
@@ -55,7 +84,6 @@ class SteadyProof:
     """The time of a micro-batch of a pipeline without a flush while it is full, and its bounds.
 
     Attributes:
-        us: simulated.
         lower_bound_us: the lower bound of all schedules of the same rule whose stages take
             micro-batches in order.
         repeating_us: a bound of those whose order repeats with every micro-batch, by modulo models.
@@ -181,6 +209,13 @@ class Result:
         return None if self.value_us is None else relative_gap(self.value_us, self.lower_bound_us)
 
     @classmethod
+    def of(cls, problem: Problem, found: EvaluatedSchedule | None, **others: Any) -> "Result":
+        """Make a result of the schedule found, if there is one, and of the other fields."""
+        names = [field.name for field in fields(EvaluatedSchedule)]
+        figures: dict[str, Any] = {name: getattr(found, name, None) for name in names}
+        return cls(problem=problem, **figures, **others)
+
+    @classmethod
     def without_schedule(
         cls, problem: Problem, stopped_by: StoppedBy, message: str, bound_us: int = 0
     ) -> "Result":
@@ -191,14 +226,10 @@ class Result:
             message: why there is no schedule.
             bound_us: the lower bound.
         """
-        return cls(
-            problem=problem,
-            schedule=None,
-            timeline=None,
-            value_us=None,
+        return cls.of(
+            problem,
+            None,
             lower_bound_us=bound_us,
-            peak_bytes=None,
-            found_by=None,
             stopped_by=stopped_by,
             baselines=(),
             wall_s=0.0,
@@ -215,14 +246,10 @@ class Result:
 
 def judged_result(problem: Problem, found: EvaluatedSchedule, least_us: int) -> Result:
     """Return the result of a search that found just this schedule, and the bound `least_us`."""
-    return Result(
-        problem=problem,
-        schedule=found.schedule,
-        timeline=found.timeline,
-        value_us=found.value_us,
+    return Result.of(
+        problem,
+        found,
         lower_bound_us=min(least_us, found.value_us),
-        peak_bytes=found.peak_bytes,
-        found_by=found.found_by,
         stopped_by=StoppedBy.TIME_LIMIT,
         baselines=(),
         wall_s=0.0,

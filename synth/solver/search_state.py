@@ -102,14 +102,10 @@ class SearchState:
             message = "no schedule was found in the time given; allow more time or more memory"
             if stopped_by == StoppedBy.INFEASIBLE:
                 message = "no schedule is within the memory limits: proven by a complete search"
-        return Result(
-            problem=self.problem,
-            schedule=best.schedule if best else None,
-            timeline=best.timeline if best else None,
-            value_us=best.value_us if best else None,
+        return Result.of(
+            self.problem,
+            best,
             lower_bound_us=self.bound_us,
-            peak_bytes=best.peak_bytes if best else None,
-            found_by=best.found_by if best else None,
             stopped_by=stopped_by,
             baselines=tuple(self.baselines),
             wall_s=self.budget.elapsed_s,

@@ -11,7 +11,6 @@ class BestKnown(NamedTuple):
 
     Attributes:
         value_us: the incumbent's; None before the first.
-        bound_us: the best lower bound.
         is_infeasible: True if no schedule keeps the caps.
     """
 

@@ -24,7 +24,6 @@ class ParentProcess:
     """The parent: three threads receive its tasks, send it reports and see to it that it lives.
 
     Attributes:
-        tasks: those that have come.
         stop: set if the present task is to stop.
     """
 

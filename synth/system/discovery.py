@@ -49,7 +49,6 @@ def docstrings(package: str, function: str) -> Iterator[tuple[str, str]]:
 
     Args:
         package: the full name of an imported package.
-        function: the name of the function.
     """
     path = importlib.import_module(package).__path__
     for found in pkgutil.iter_modules(path, f"{package}."):

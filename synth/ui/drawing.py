@@ -13,12 +13,11 @@ from synth.families import (
     current_name,
     families,
     family_layout,
+    family_of,
     family_placement,
     generate,
     names_on,
     placements_for,
-    reads_times,
-    searches,
 )
 from synth.plan.partition.balance import balance
 from synth.plan.partition.divided import as_parts, partitions
@@ -66,7 +65,6 @@ class DrawnSchedule:
 
     Attributes:
         plan: without the limits that it exceeds.
-        timeline: its simulation.
         caps_bytes: the limits asked for.
         exceeds: the verifier's words on a limit that is exceeded; empty: it fits.
     """
@@ -125,7 +123,7 @@ class Drawings:
     def takes_long(self, setting: PipelineSetting, source: ShownSchedule) -> bool:
         """Return True if a published schedule is a search by itself, and has not been made yet."""
         name = current_name(source.schedule or "")
-        if name.partition(":")[0] not in families() or not searches(name):
+        if name.partition(":")[0] not in families() or not family_of(name).searches:
             return False
         return self._kept.get(_key(name, setting, self.profile(setting))) is None
 
@@ -175,7 +173,7 @@ class Drawings:
         layout = family_layout(name)
         self._limits.check_named(layout, setting.ranks, setting.micro_batches)
         where = family_placement(name, setting.ranks)
-        self._limits.check_size(where, setting.micro_batches, is_timed=reads_times(name))
+        self._limits.check_size(where, setting.micro_batches, is_timed=family_of(name).timed)
         memory = setting.arguments(profile, self._limits).memory
         caps = memory.limits(where.num_ranks, profile).caps_bytes
         parts = as_parts(profile, name, setting.ranks)

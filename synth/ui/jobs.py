@@ -39,11 +39,7 @@ ALONE_S = 10.0
 
 
 class Busy(SynthError):
-    """Another search is running.
-
-    Attributes:
-        job: its name.
-    """
+    """Another search is running."""
 
     def __init__(self, job: str) -> None:
         super().__init__("another search is running; stop it, or wait until it ends")
@@ -55,7 +51,6 @@ class Job:
 
     Attributes:
         name: cannot be guessed; who has it may follow and stop the search.
-        kind: what is searched.
         stop: set it to get the best so far.
         version: grows with each step of progress.
         ended_s: the seconds that it took; None: it is running.
@@ -72,7 +67,6 @@ class Job:
 
         Args:
             work: reports with `tell`.
-            kind: what is searched.
             limit_s: seconds after which it is stopped.
             alone_s: seconds that it goes on without anyone who follows it; None: always.
         """

@@ -54,7 +54,6 @@ class Limits:
         most_ops: of a schedule that is drawn.
         most_timed_ops: of a published schedule whose order is computed from times.
         most_body_bytes: of a request.
-        search_s: the longest search.
         most_points: of a memory curve.
         workers: solver threads; None: one per core.
         work_s: seconds of work that a visitor gets in `window_s` seconds; None: not limited.
@@ -121,7 +120,6 @@ def public(
     """Return the limits for visitors; what is None has its default.
 
     Args:
-        search_s: the longest search.
         work_s: seconds of work that a visitor gets in ten minutes.
     """
     most_ops = most_ops or _MOST_OPS

@@ -165,8 +165,6 @@ class Models:
         """Keep a file that the page sends; return its kind and its name.
 
         Args:
-            text: the file.
-            called: its name in errors.
             is_pinned: keep it for ever, and not only until many others have come.
 
         Raises:

@@ -69,7 +69,6 @@ class Page:
         """Bind the socket.
 
         Args:
-            folder: the working folder.
             limits: of requests and searches.
             explained: returns an explanation as text.
             address: where it listens.

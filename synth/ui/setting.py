@@ -57,10 +57,8 @@ class PipelineSetting(Record):
         micro_batches: per iteration.
         placement: where a search looks; a published schedule has its own.
         partition: layers per stage, for schedules with as many stages; None: even.
-        mem_limit: as of `--mem-limit`.
         link: as of `--link`; None: the profile's.
         objective: the time to minimize.
-        recompute: as of `--recompute`.
         time_limit: of a search, or of each point of a curve, in seconds.
     """
 

@@ -18,7 +18,7 @@ from synth.records.json_schema import schema_of
 from synth.report.run_file import RunFile
 from synth.runtime.execution.stage.layer_chain import LayerChain
 from synth.runtime.input_function import InputFunction
-from synth.runtime.models import ModelSpec, build_layers
+from synth.runtime.models import ModelSpec, build_model
 from synth.runtime.profiling.held_bytes import held_bytes
 from synth.runtime.profiling.profile_model import profile_layers
 from synth.runtime.profiling.sample import Sample
@@ -103,7 +103,7 @@ def test_profiling_makes_one_micro_batch(file: Path, synth: Synth, tmp_path: Pat
 
 def first_loss(file: Path) -> float:
     """The mean loss of four micro-batches, by plain autograd's forward."""
-    layers = build_layers(ModelSpec(f"{file}:layers"), seed=0)
+    layers = build_model(ModelSpec(f"{file}:layers"), seed=0).layers
     chain, source = LayerChain(list(layers.values())), InputFunction(f"{file}:batch", seed=0)
     batches = [source.of(number) for number in range(4)]
     losses: list[Tensor] = [chain(batch.inputs, targets=batch.targets) for batch in batches]
@@ -173,7 +173,7 @@ class Whole(LayerChain):
 
 
 def test_layers_of_a_program_add_up_to_what_the_stage_holds(file: Path) -> None:
-    layers = list(build_layers(ModelSpec(f"{file}:layers"), seed=0).values())
+    layers = list(build_model(ModelSpec(f"{file}:layers"), seed=0).layers.values())
     batch = InputFunction(f"{file}:batch").of(0)
     profile = profile_layers(layers, *batch, warmup=0, iterations=1, name="images")
     assert (profile.name, profile.workload.runnable) == ("images", False)

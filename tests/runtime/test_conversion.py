@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from synth.errors import SynthError
 from synth.profile.workload import Workload
 from synth.runtime.conversion import Conversion
-from synth.runtime.models import ModelSpec, build_layers
+from synth.runtime.models import ModelSpec, build_model
 from synth.runtime.profiling.profile_model import profile_model
 
 ROTARY = '''
@@ -55,8 +55,8 @@ def test_a_complex_table_keeps_its_imaginary_part_and_the_profile_says_so(
     file: Path, function: str
 ) -> None:
     spec = ModelSpec(f"{file}:{function}", {})
-    whole = build_layers(spec, seed=0)[1]
-    converted = build_layers(spec, seed=0, dtype=torch.bfloat16)[1]
+    whole = build_model(spec, seed=0).layers[1]
+    converted = build_model(spec, seed=0, dtype=torch.bfloat16).layers[1]
     assert isinstance(converted.freqs_cis, Tensor) and isinstance(whole.freqs_cis, Tensor)
     assert converted.freqs_cis.is_complex() and torch.equal(converted.freqs_cis, whole.freqs_cis)
     assert {p.dtype for p in converted.parameters()} == {torch.bfloat16}

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from synth.errors import SynthError
 from synth.runtime.models import (
     ModelSpec,
-    build_layers,
     build_model,
     layer_names,
     layer_signature,
@@ -56,13 +55,13 @@ def tokens() -> Tensor:
 
 @pytest.mark.parametrize("name", SMALL)
 def test_a_fresh_model_predicts_no_better_than_chance(name: str, tokens: Tensor) -> None:
-    layers = list(build_layers(small(name), seed=0).values())
+    layers = list(build_model(small(name), seed=0).layers.values())
     assert loss_of(layers, tokens).item() == pytest.approx(math.log(50), abs=0.2)
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_no_token_sees_a_later_one(name: str, tokens: Tensor) -> None:
-    *body, _ = build_layers(small(name), seed=0).values()
+    *body, _ = build_model(small(name), seed=0).layers.values()
     model, changed = nn.Sequential(*body), tokens.clone()
     changed[:, 4] = (changed[:, 4] + 1) % 50
     a, b = model(tokens), model(changed)
@@ -74,9 +73,9 @@ def test_no_token_sees_a_later_one(name: str, tokens: Tensor) -> None:
 def test_a_checkpointed_split_backward_gives_the_plain_ones_gradients(
     name: str, tokens: Tensor
 ) -> None:
-    plain = list(build_layers(small(name), seed=0).values())
+    plain = list(build_model(small(name), seed=0).layers.values())
     loss_of(plain, tokens).backward()
-    split = list(build_layers(small(name, checkpoint=True), seed=0).values())
+    split = list(build_model(small(name, checkpoint=True), seed=0).layers.values())
     tape = SplitTape()
     tape.backward_input(tape.forward(loss_of, split, tokens))
     tape.backward_weight()
@@ -117,14 +116,17 @@ def test_sizes_have_the_published_numbers_of_parameters(name: str, millions: flo
 
 @pytest.mark.parametrize("name", SMALL)
 def test_a_layer_is_the_same_whichever_others_are_built(name: str) -> None:
-    whole, part = build_layers(small(name), seed=3), build_layers(small(name), seed=3, indices=[2])
+    whole, part = (
+        build_model(small(name), seed=3).layers,
+        build_model(small(name), seed=3, indices=[2]).layers,
+    )
     assert list(part) == [2]
     for a, b in zip(whole[2].parameters(), part[2].parameters(), strict=True):
         assert torch.equal(a, b)
 
 
 def test_layers_and_seeds_differ_from_one_another() -> None:
-    made = (build_layers(small("gpt"), seed=seed) for seed in (3, 4))
+    made = (build_model(small("gpt"), seed=seed).layers for seed in (3, 4))
     one, other = (cast(list[Any], layers) for layers in made)
     weights = [one[1].qkv.weight, one[2].qkv.weight, other[1].qkv.weight]
     assert not any(torch.equal(weights[i], weights[j]) for i, j in [(0, 1), (0, 2), (1, 2)])
@@ -132,13 +134,15 @@ def test_layers_and_seeds_differ_from_one_another() -> None:
 
 def test_building_leaves_the_random_state_alone() -> None:
     before = torch.get_rng_state()
-    build_layers(small("gpt"), seed=3)
+    build_model(small("gpt"), seed=3)
     assert torch.equal(before, torch.get_rng_state())
 
 
 def test_only_the_asked_for_layers_of_a_model_take_memory() -> None:
     # 8 billion parameters would not fit in here.
-    built = build_layers(ModelSpec("llama3-8b", {"vocabulary_size": 8}), seed=0, indices=[0, 33])
+    built = build_model(
+        ModelSpec("llama3-8b", {"vocabulary_size": 8}), seed=0, indices=[0, 33]
+    ).layers
     assert all(p.device.type == "cpu" for layer in built.values() for p in layer.parameters())
 
 
@@ -208,12 +212,12 @@ def users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_a_users_function_is_found_by_file_and_by_module(users: str) -> None:
     for place in (users, "users_models"):
-        layers = build_layers(ModelSpec(f"{place}:model", {"width": 3}), seed=1)
+        layers = build_model(ModelSpec(f"{place}:model", {"width": 3}), seed=1).layers
         assert layers[0].weight.shape == (3, 3)
 
 
 def test_a_users_layers_are_the_same_for_the_same_seed(users: str) -> None:
-    first, second = (build_layers(ModelSpec(f"{users}:model"), seed=1)[0] for _ in range(2))
+    first, second = (build_model(ModelSpec(f"{users}:model"), seed=1).layers[0] for _ in range(2))
     assert torch.equal(first.get_parameter("weight"), second.get_parameter("weight"))
 
 
@@ -264,7 +268,7 @@ def test_a_wrong_spec_is_refused_with_the_way_out(spec: ModelSpec, message: str)
 
 def test_a_layer_that_is_not_there_cannot_be_built() -> None:
     with pytest.raises(SynthError, match="has layers 0 to 3"):
-        build_layers(small("gpt"), seed=0, indices=[4])
+        build_model(small("gpt"), seed=0, indices=[4])
 
 
 def test_too_long_a_sequence_is_refused() -> None:

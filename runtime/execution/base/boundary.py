@@ -28,7 +28,6 @@ class Boundary:
     """The tensors that a stage outputs for one micro-batch.
 
     Attributes:
-        leaves: the tensors.
         spec: their tree; None: a lone tensor.
         overlapping: the places, among the leaves, of those that share elements with another one.
     """

@@ -19,11 +19,9 @@ class RankContext:
     """One rank of a lowered schedule.
 
     Attributes:
-        lowered: a verified schedule, lowered.
         stages: the stages that the placement gives it, by number; two copies of a stage on one rank
             are one.
         channels: opened for the lowered schedule's transfers.
-        device: the device of all tensors.
         clock: records the times of ops and collectives, and the waits for them.
         slots: the slots of the table's values.
         table: the state of the step, shared by all steps.

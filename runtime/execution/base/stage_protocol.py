@@ -12,7 +12,6 @@ class OutputTap(NamedTuple):
     """Receives the output of the last stage's module, ahead of the loss.
 
     Attributes:
-        keep: called with the output.
         with_loss: True if the loss is computed too.
     """
 

@@ -19,7 +19,6 @@ def start_all_reduce(group: Any, tensors: Iterable[Tensor], *, divisor: int = 1)
     """Start adding up tensors over a group; its ranks pass matching tensors in the same order.
 
     Args:
-        group: a process group.
         tensors: any dtypes and shapes; of sharded ones (DTensor) this rank's shards are added up.
         divisor: each tensor is divided by it first.
 

@@ -71,10 +71,8 @@ class GradientReducer:
 
         Args:
             lowered: the schedule, whose reductions say which stages have copies.
-            group: the pipeline's ranks.
             stages: this rank's stages, by number.
             tied: this rank's tied parameters, by names that all ranks share; one or several each.
-            layout: the layout of this rank's gradients.
             clock: records when reductions start, and the waits for them.
 
         Raises:

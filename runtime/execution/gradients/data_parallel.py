@@ -63,7 +63,6 @@ class DataParallel:
         """Give all peers the parameters and buffers of the first one; peers call this together.
 
         Args:
-            group: the peers.
             stages: this rank's stages by number, or what it keeps of them.
             rank: the rank of this process in its pipeline.
             layout: the layout of this rank's gradients.

@@ -31,7 +31,6 @@ class CopiesAndTies:
         copied: this rank's stages that other ranks hold, too, by number.
         ranks_of_copies: the ranks that hold a stage, by its number, for every stage of the pipeline
             that several hold.
-        tied: this rank's tied parameters.
         ranks_of_ties: the ranks that hold a tied parameter, by its name, for all that are tied.
     """
 
@@ -101,11 +100,7 @@ class CopiesAndTies:
 def check_alike(
     group: RankGroup, copied: Mapping[int, StageProtocol], layout: GradientLayout
 ) -> None:
-    """Refuse copies of stages that differ; all ranks call this, with the copies that they hold.
-
-    Raises:
-        SynthError: names two ranks and their tensors.
-    """
+    """Refuse copies of stages that differ; all ranks call this, with the copies that they hold."""
     seen: dict[int, tuple[int, list[str]]] = {}
     mine = {n: layout.kinds_of(s.state()) for n, s in copied.items()}
     for rank, theirs in enumerate(group.gather(mine)):

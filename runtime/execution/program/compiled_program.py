@@ -35,7 +35,6 @@ class CompiledProgram:
     """The instructions of one rank, ready to run, and the values that they hold in a step.
 
     Attributes:
-        rank: the rank whose program this is.
         channels: the channels of the rank's transfers.
         holds_last: True if the rank has the last stage.
     """

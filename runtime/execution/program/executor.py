@@ -36,7 +36,6 @@ class Executor:
         """Prepare a rank.
 
         Args:
-            program: the rank's.
             on_failure: called with the error that ends a step, before other ranks can notice.
             out_of_order: chooses instructions while the next one waits; None: the program's order.
         """

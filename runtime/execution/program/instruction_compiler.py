@@ -38,7 +38,6 @@ class InstructionCompiler:
         """Take a rank's handlers.
 
         Args:
-            handlers: made for it.
             reducer: adds up the gradients of copies; None: no stage has copies.
         """
         self._reads, self._clock = context.lowered.effects.reads, context.clock

@@ -32,7 +32,6 @@ class Updates:
         Args:
             weight_passing: delivers the accumulated gradients, which are complete at the last
                 STEP; None: weights stay.
-            reductions: of complete gradients.
         """
         self.stepper: Stepper | None = None
         self.wanted = False

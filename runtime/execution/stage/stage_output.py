@@ -23,7 +23,6 @@ def given_away(tensors: Tensors, kept: Collection[int]) -> Tensors:
     the output has been sent.
 
     Args:
-        tensors: the output.
         kept: see `kept_memory`.
     """
     return tuple(

@@ -62,7 +62,6 @@ class WarmUp:
         """Find the kinds of op in the rank's program; `active` is False until it is set.
 
         Args:
-            device: the device of all tensors.
             present: by stage with weight passing, a context in which its parameters have memory.
         """
         self.active = False
@@ -79,7 +78,6 @@ class WarmUp:
         """Run F, R, B, W and BW, at the first call only.
 
         Args:
-            batch: the first mini-batch.
             shapes: boundaries by micro-batch and stage.
             kinds: by micro-batch, the properties that shapes depend on.
 

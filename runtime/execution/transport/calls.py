@@ -61,7 +61,6 @@ def note_links(links: Iterable[Link], together: Iterable[tuple[int, ...]]) -> li
     """The links of notes, sorted.
 
     Args:
-        links: those of transfers.
         together: groups of ranks that have a collective in common.
     """
     rings = {

@@ -87,7 +87,7 @@ class Group(RankGroup):
         world: Any = dist.group.WORLD
         store = PrefixStore(name, (given or world).get_group_store())
         nccl = NcclGroups(store, ranks, rank, timeout_s, neighbours=neighbours) if on_nccl else None
-        private = PrivateGroups(store, rank, timeout_s, noun, neighbours)
+        private = PrivateGroups(Rendezvous(store, rank, timeout_s, noun, neighbours))
         return cls(given, ranks, rank, private, nccl, noun)
 
     @property

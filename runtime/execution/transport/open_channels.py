@@ -35,7 +35,6 @@ def open_channels(
     """Open the channels for a schedule's transfers; every rank calls this at the same time.
 
     Args:
-        device: the device of this rank's tensors.
         transfers: all transfers of the lowered schedule, the same list on every rank.
         timeout_s: the time limit of a transfer; gloo takes that of `group`, if given.
         group: the pipeline's ranks; None: all processes.

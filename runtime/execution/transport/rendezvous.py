@@ -37,16 +37,17 @@ class Rendezvous:
 
         Args:
             store: that of this pipeline alone.
+            rank: this rank of the pipeline.
             timeout_s: the longest that ranks wait for each other.
             noun: the word for a rank in messages.
             neighbours: the processes of other ranks that can be seen from here; None: none.
         """
         self._neighbours = neighbours or {}
-        self._store = store
-        self._rank = rank
-        self._timeout_s = timeout_s
-        self._noun = noun
-        self._failed = f"{noun} {rank} failed"
+        self.store = store
+        self.rank = rank
+        self.timeout_s = timeout_s
+        self.name, self._noun = f"{noun} {rank}", noun
+        self._failed = f"{self.name} failed"
         self._told = ""
 
     def meet(self, where: str, ranks: Iterable[int], message: str = "") -> list[str]:
@@ -56,29 +57,29 @@ class Rendezvous:
             RunFailure: one of the pipeline's ranks has failed, or did not come in time.
         """
         keys = {rank: f"{where}-{rank}" for rank in ranks}
-        self._store.set(keys[self._rank], message)
+        self.store.set(keys[self.rank], message)
         began_s, pause_s = time.monotonic(), _SHORTEST_S
-        until, next_look = began_s + self._timeout_s, began_s + _LOOK_S
-        while not self._store.check(list(keys.values())):
+        until, next_look = began_s + self.timeout_s, began_s + _LOOK_S
+        while not self.store.check(list(keys.values())):
             cause = self.failure()
             if cause is None and time.monotonic() > next_look:
                 cause, next_look = self.ended(keys), time.monotonic() + _LOOK_S
             # A rank that failed after this place had come here, so all may have come by now.
             if cause is not None and self._missing(keys):
-                raise RunFailure(f"{self._noun} {self._rank} cannot continue: {cause}")
+                raise RunFailure(f"{self.name} cannot continue: {cause}")
             missing = self._missing(keys) if time.monotonic() > until else []
             if missing:  # empty if the last ranks have just come
                 raise RunFailure(
-                    f"{self._noun} {self._rank} waited {self._timeout_s:g} s for {self._noun}"
+                    f"{self.name} waited {self.timeout_s:g} s for {self._noun}"
                     f"{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}; every rank of "
                     f"the group makes the pipeline at the same time, else raise timeout_s"
                 )
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_S)
-        return [found.decode() for found in self._store.multi_get(list(keys.values()))]
+        return [found.decode() for found in self.store.multi_get(list(keys.values()))]
 
     def _missing(self, keys: Mapping[int, str]) -> list[int]:
-        return [rank for rank, key in keys.items() if not self._store.check([key])]
+        return [rank for rank, key in keys.items() if not self.store.check([key])]
 
     def fail(self, cause: str) -> None:
         """Announce to all ranks that this one failed; the first announced cause stands."""
@@ -89,14 +90,14 @@ class Rendezvous:
         """Announce a failure to all ranks unless there is one; return the words as encoded."""
         report = report.encode(errors="replace").decode()  # a path may be no UTF-8
         with suppress(RuntimeError):  # the process that holds the store is gone
-            self._store.compare_set(_FAILED, "", report)
+            self.store.compare_set(_FAILED, "", report)
         return report
 
     def withdraw(self) -> None:
         """Withdraw this rank's announcement, because it did not end."""
         if self._told:
             with suppress(RuntimeError):
-                self._store.compare_set(_FAILED, self._told, "")
+                self.store.compare_set(_FAILED, self._told, "")
             self._told = ""
 
     def failure(self) -> str | None:
@@ -106,8 +107,8 @@ class Rendezvous:
         waited for without limit, because torch has none for these calls.
         """
         with suppress(RuntimeError):
-            if self._store.check([_FAILED]):
-                report = self._store.get(_FAILED).decode()
+            if self.store.check([_FAILED]):
+                report = self.store.get(_FAILED).decode()
                 return None if not report or report.startswith(self._failed) else report
         return None
 

@@ -36,7 +36,6 @@ class FlatLayout:
     padding is counted by no plan; there is none if all sizes are multiples of 64 bytes.
 
     Attributes:
-        dtypes: the dtype of each buffer.
         lengths: the length of each buffer, in elements.
         places: the place of each tensor, in the tensors' order.
     """

@@ -14,11 +14,7 @@ from ..gradients.all_reduce import local_part
 def check_same(
     stage: int, module: nn.Module, known: Sequence[nn.Parameter], trained: Sequence[Tensor]
 ) -> None:
-    """Refuse a module that has other parameters, or trains others, than when it was taken over.
-
-    Raises:
-        SynthError: names the stage and the parameters.
-    """
+    """Refuse a module that has other parameters, or trains others, than when it was taken over."""
     now = list(module.named_parameters())
     was_known, was_trained = set(map(id, known)), set(map(id, trained))
     if len(now) == len(known) and all(
@@ -46,7 +42,6 @@ def check_in_place(
     """Refuse parameters whose memory is another one than the pipeline's.
 
     Args:
-        module: its module, for the names.
         resting: their tensors in the pipeline's memory.
     """
     for parameter, own in zip(known, resting, strict=True):

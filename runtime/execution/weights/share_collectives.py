@@ -64,14 +64,7 @@ def _start(
     of_whole: Callable[[Tensor, Tensor], Any],
     of_share: Callable[[Tensor, int], Any],
 ) -> list[Any]:
-    """Start NCCL's collective of each whole buffer, or one of each share.
-
-    Args:
-        group: a process group.
-        buffers: flat.
-        of_whole: starts the collective of a buffer and this rank's share of it.
-        of_share: starts the collective of a share and the rank that has it.
-    """
+    """Start NCCL's collective of each whole buffer, or one of each share."""
     works = []
     for buffer in map(as_real, buffers):
         parts = [share([buffer], root, group.size())[0] for root in range(group.size())]

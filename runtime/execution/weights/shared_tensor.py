@@ -30,7 +30,7 @@ class SharedParameter:
 
     def within(self, flat: Tensor) -> Tensor:
         """The parameter's elements of a tensor that is laid out as `part`: a `SharedTensor`."""
-        spread: Any = SharedTensor(flat, self.place, self.group, self.index, self.num_shares)
+        spread: Any = SharedTensor(flat, self)
         found: Tensor = spread
         return found
 
@@ -42,20 +42,10 @@ class SharedTensor:
     other, so a rank's share may contain all of a parameter, a part of it or nothing.
     """
 
-    def __init__(
-        self, own: Tensor, place: FlatPlace, group: Any, index: int, num_shares: int
-    ) -> None:
-        """Describe a tensor.
-
-        Args:
-            own: this rank's share of the buffer, flat.
-            place: the place of the tensor in the whole buffer.
-            group: the homes; None: there is only one.
-            index: the index of this rank among them.
-        """
-        self._own, self._place = own, place
-        self._group, self._index, self._num_shares = group, index, num_shares
-        self.shape, self.dtype, self.device = place.shape, own.dtype, own.device
+    def __init__(self, own: Tensor, shared: SharedParameter) -> None:
+        """Describe a tensor of the parameter's shape, by this rank's share of the flat buffer."""
+        self._own, self._shared = own, shared
+        self.shape, self.dtype, self.device = shared.place.shape, own.dtype, own.device
         self.layout, self.is_sparse, self.is_quantized = torch.strided, False, False
 
     def numel(self) -> int:
@@ -76,28 +66,28 @@ class SharedTensor:
 
     def to_local(self) -> Tensor:
         """The elements that this rank holds, flat, as a view."""
-        begin, end = self._range(self._index)
-        first = self._index * len(self._own)
+        begin, end = self._range(self._shared.index)
+        first = self._shared.index * len(self._own)
         return self._own[begin - first : end - first]
 
     @torch.no_grad()
     def full_tensor(self) -> Tensor:
         """All elements, on every home; all homes call this."""
         whole = torch.empty(self.numel(), dtype=self.dtype, device=self.device)
-        for root in range(self._num_shares):
+        for root in range(self._shared.num_shares):
             part = self._of(whole, root)
             if not len(part):
                 continue
-            if root == self._index:
+            if root == self._shared.index:
                 part.copy_(self.to_local())
-            if self._group is not None:
-                broadcast(self._group, as_real(part), root)
+            if self._shared.group is not None:
+                broadcast(self._shared.group, as_real(part), root)
         return whole.view(self.shape)
 
     @torch.no_grad()
     def fill(self, whole: Tensor) -> None:
         """Take this rank's elements of a whole tensor, converted to this one's dtype."""
-        self.to_local().copy_(self._of(whole.reshape(-1), self._index))
+        self.to_local().copy_(self._of(whole.reshape(-1), self._shared.index))
 
     @torch.no_grad()
     def zero_(self) -> Self:
@@ -108,11 +98,11 @@ class SharedTensor:
     def _range(self, root: int) -> tuple[int, int]:
         """The elements of the buffer that are of this tensor and of a home's share."""
         length = len(self._own)
-        begin = min(max(self._place.offset, root * length), (root + 1) * length)
-        return begin, max(begin, min(self._place.end, (root + 1) * length))
+        begin = min(max(self._shared.place.offset, root * length), (root + 1) * length)
+        return begin, max(begin, min(self._shared.place.end, (root + 1) * length))
 
     def _of(self, whole: Tensor, root: int) -> Tensor:
         begin, end = self._range(root)
         if begin == end:
             return whole[:0]
-        return whole[begin - self._place.offset : end - self._place.offset]
+        return whole[begin - self._shared.place.offset : end - self._shared.place.offset]

@@ -113,11 +113,7 @@ class StageWeights:
         self._rest([absent(parameter, self.device) for parameter in self.parameters])
 
     def check_same(self, stage: int) -> None:
-        """Check that the module has the parameters that were taken over, in their own memory.
-
-        Raises:
-            SynthError: they were changed since; names the stage.
-        """
+        """Check that the module has the parameters that were taken over, in their own memory."""
         check_same(stage, self.module, self.parameters, self.trained)
         check_in_place(stage, self.module, self.parameters, self._resting)
 

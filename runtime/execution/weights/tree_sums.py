@@ -26,7 +26,6 @@ def passing_up(
     """Return the work of a REDUCE_GRAD.
 
     Args:
-        op: the REDUCE_GRAD.
         kept: what the rank keeps of its stage.
         slots: the slots of the table's values.
         table: shared by all steps.

@@ -14,7 +14,6 @@ class Origin:
     """A whole model, without its weights.
 
     Attributes:
-        kind: its class.
         config: of a model of transformers; None: it is none.
         names: by each name of a parameter or buffer with a checkpoint all names of it, the first
             of them first. Tied ones have several.

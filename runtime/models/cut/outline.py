@@ -53,7 +53,6 @@ def has_form(value: Any, module: nn.Module, args: Any, kwargs: Any) -> bool:
 
     Args:
         value: the output of a module that is alike.
-        module: the module.
         args: its positional arguments, with values.
         kwargs: its keywords, with values.
     """

@@ -43,7 +43,6 @@ def record(
     """Record a forward.
 
     Args:
-        model: the whole model.
         closed: the modules that are called whole, by name. Equal ones that are given equal shapes
             are run once.
         call: runs the model with the inputs and the targets, and returns its loss.

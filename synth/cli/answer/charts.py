@@ -53,9 +53,7 @@ class ChartSet:
         """Return other schedules, then the plan, then the run if the overlay has one.
 
         Args:
-            plan: a verified plan.
             overlaid: its simulation, and its run if there is one.
-            others: the charts above it.
             explained: the plan's explanation; None: that without what-ifs.
         """
         has_run = overlaid.measured is not None

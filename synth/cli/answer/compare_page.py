@@ -28,8 +28,6 @@ def write_compare_page(
     Of very large comparisons the fastest schedules have charts, those of the Pareto front first.
 
     Args:
-        path: the file.
-        comparison: the schedules.
         should_stop: ends the making of charts, but for those that are shown first.
     """
     pareto = drawn(comparison)

@@ -44,7 +44,6 @@ def as_text(
     """Return the tables and the lines between them.
 
     Args:
-        request: what was asked for.
         plan: the result's plan.
         more: follows the first table.
         has_all_rows: the first table has all published schedules, not only those that matter.
@@ -155,7 +154,6 @@ def worth_showing(rivals: list[Baseline], objective: Objective, found_us: int) -
     One that does not fit is among them if there is any.
 
     Args:
-        rivals: the published schedules.
         objective: what their times are measured by.
     """
     if len(rivals) <= _SHOWN + _NOT_WORTH_A_LINE:
@@ -169,33 +167,23 @@ def worth_showing(rivals: list[Baseline], objective: Objective, found_us: int) -
 
 def _contenders(request: Request, result: Result, rivals: list[Baseline]) -> list[Contender]:
     """Return published schedules, slowest first, then the one found."""
-    has_cap = request.problem.caps_bytes is not None
-    baselines = [
-        Contender(
-            baseline.name,
-            baseline.makespan_us,
-            period_us=baseline.period_us,
-            work_us=baseline.work_us,
-            mean_work_us=baseline.mean_work_us,
-            peak_bytes=baseline.peak_bytes,
-            fits=baseline.fits if has_cap else None,
-            throughput=request.throughput(baseline),
-        )
-        for baseline in rivals
-    ]
-    baselines.sort(key=lambda baseline: -request.problem.objective.value_us(baseline))
+    has_cap, objective = request.problem.caps_bytes is not None, request.problem.objective
     assert result.timeline is not None and result.peak_bytes is not None
-    ours = Contender(
-        "this plan",
-        result.timeline.makespan_us,
-        period_us=result.timeline.period_us,
-        work_us=max(result.timeline.work_us),
-        mean_work_us=result.timeline.mean_work_us,
-        peak_bytes=result.peak_bytes,
-        fits=True if has_cap else None,
-        throughput=request.throughput(result.timeline),
-    )
-    return [*baselines, ours]
+    ours = Baseline.of("this plan", result.timeline, result.peak_bytes, fits=True)
+    slowest_first = sorted(rivals, key=lambda rival: -objective.value_us(rival))
+    return [
+        Contender(
+            one.name,
+            one.makespan_us,
+            period_us=one.period_us,
+            work_us=one.work_us,
+            mean_work_us=one.mean_work_us,
+            peak_bytes=one.peak_bytes,
+            fits=one.fits if has_cap else None,
+            throughput=request.throughput(one),
+        )
+        for one in (*slowest_first, ours)
+    ]
 
 
 def _own_partitions(request: Request, rivals: list[Baseline]) -> list[str]:

@@ -18,7 +18,6 @@ def steady_text(plan: Plan, result: Result, simulated: tuple[Lowered, Timeline],
 
     Args:
         plan: the result's plan.
-        result: the result of a search without a flush.
         simulated: the plan's schedule.
         limit: explains the memory limit.
     """

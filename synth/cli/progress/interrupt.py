@@ -57,7 +57,6 @@ def run_interruptibly(
     while the answer is written, the process ends at the second Ctrl-C only, whatever came before.
 
     Args:
-        work: runs in a thread of its own.
         until: the moment (`time.monotonic`) at which it ends by itself; None: no limit.
         so_far: returns the answer if the work does not end in time; None if there is none.
 

@@ -44,7 +44,6 @@ class ProgressLine:
         """Say what is being done.
 
         Args:
-            text: the words.
             until: the moment (`time.monotonic`) by which it ends at the latest; None: as before.
             expected: the moment at which it ends by an estimate; None: there is no estimate.
         """

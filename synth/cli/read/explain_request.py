@@ -44,10 +44,6 @@ class ExplainRequest(Record):
     format: FormatOption = Format.TEXT
 
     def check_files(self, plan: Path) -> None:
-        """Refuse a page that cannot be written, before work is spent on it.
-
-        Raises:
-            SynthError: it is the plan, or a file that synth did not write.
-        """
+        """Refuse a page that cannot be written, before work is spent on it."""
         check_outputs(self.html, inputs=[plan])
         check_replaceable(self.html, PAGE, "--html", self.force)

@@ -56,7 +56,6 @@ def parsed_command(name: str, function: Callable[..., None], settings: dict[str,
     """Return a command that parses its options, checks them, and calls a function with the values.
 
     Args:
-        name: of the command.
         function: its parameters are records, whose fields are options, or annotated for typer.
         settings: of the command's context.
     """

@@ -27,11 +27,7 @@ CurvePictureOption = Annotated[
 
 
 def check_pictures(paths: Sequence[Path], force: bool) -> None:
-    """Refuse pictures that cannot be drawn, or would replace files of others.
-
-    Raises:
-        SynthError: an unknown suffix, a missing package, or a file that synth did not make.
-    """
+    """Refuse pictures that cannot be drawn, or would replace files of others."""
     for path in paths:
         check_drawable(path)
         check_replaceable(path, PICTURE, "--picture", force)

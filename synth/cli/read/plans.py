@@ -41,7 +41,6 @@ def save_plans(plans: Mapping[str, Plan], folder: Path, force: bool) -> None:
     Files that synth did not write are left alone; all others are written first.
 
     Args:
-        plans: by the names of their files.
         folder: is created if needed.
         force: replace any file.
 

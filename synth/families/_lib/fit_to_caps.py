@@ -54,7 +54,6 @@ def within_caps(
     Args:
         setting: with memory limits, of a family that is `patient`.
         make: the generator, called with the limit of each rank in the sense of `activation_bytes`.
-        first_bytes: the first limits.
         least_bytes: the lowest limits that the generator can work with.
         most_attempts: the largest number of calls.
 

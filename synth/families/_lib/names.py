@@ -52,7 +52,6 @@ def current_name(name: str, families: Collection[str]) -> str:
 
     Args:
         name: of a family, with its options behind a colon.
-        families: the names of all families.
     """
     base, colon, behind = name.partition(":")
     if base == "zero":

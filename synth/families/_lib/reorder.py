@@ -134,9 +134,7 @@ class _Fit(NamedTuple):
 
         Args:
             best: to compare with; None: there is none yet.
-            most_us: the longest period allowed.
             below_us: the period must be below this.
-            objective: of the value.
         """
         if most_us is not None and self.period_us > most_us:
             return best
@@ -154,12 +152,7 @@ class _Fit(NamedTuple):
 
 
 def _in_order(network: OrderNetwork, places: _Places) -> _Fit:
-    """Run every rank's ops in an order without deadlock, each as early as it can.
-
-    Args:
-        network: with the times.
-        places: the order.
-    """
+    """Run every rank's ops in an order without deadlock, each as early as it can."""
     ranks = network.ranks
     arrives = [own.arrives for own in ranks]
     next_of, free_at, began = ([0] * len(ranks) for _ in range(3))

@@ -22,6 +22,7 @@ from synth.families._lib.fit_to_caps import left_bytes, within_caps
 from synth.families._lib.reorder import fitted
 from synth.op_kinds import OpKind
 from synth.schedule.ops import Op
+from synth.schedule.rank_memory import exceeds_caps
 
 F, B, W = OpKind.F, OpKind.B, OpKind.W
 
@@ -74,14 +75,13 @@ def fitted_to_memory(setting: Setting, order: list[list[Op]], peak: int) -> Prog
 
     Args:
         setting: with placement `v`.
-        order: the drawn order.
         peak: the limit of a rank, in activations of its mean stage; if the order itself holds more,
             that.
     """
     needed = [peak_activation_bytes(setting.costs, program) for program in order]
     shares = (_share_bytes(setting, rank, peak) for rank in range(setting.num_ranks))
     own = [max(pair) for pair in zip(shares, needed, strict=True)]
-    if setting.caps_bytes is None or not _leave_room(left_bytes(setting), needed):
+    if setting.caps_bytes is None or exceeds_caps(needed, left_bytes(setting)):
         return fitted(setting, order, own)
 
     # An order that exceeds the limits says what to try next, however long it is.
@@ -92,10 +92,6 @@ def fitted_to_memory(setting: Setting, order: list[list[Op]], peak: int) -> Prog
 
     tried = list(within_caps(setting, make_at, own, needed, _MOST_ATTEMPTS))
     return (tried[-1] if tried[-1].fits else tried[0]).programs
-
-
-def _leave_room(left: list[int], needed: list[int]) -> bool:
-    return all(need <= room for need, room in zip(needed, left, strict=True))
 
 
 def _share_bytes(setting: Setting, rank: int, count: int) -> int:

@@ -34,7 +34,6 @@ from synth.solver.improve.annealing import Annealing, first_round_s
 from synth.solver.improve.compiled_kernels import are_usable
 from synth.solver.options import Part, SolveOptions
 from synth.solver.result import judged_result
-from synth.solver.tuning import ANNEALING
 from synth.solver.watch import SolveWatch
 
 
@@ -159,21 +158,14 @@ class CutRace:
         annealing = self._annealing_of(trial, stages)
         annealing.add(without_recompute(schedule).programs, [schedule.buffering])
         clock.grant(limit_s)
-        is_late, last_units, end_s = clock.deadline(limit_s), math.inf, clock.elapsed_s + limit_s
-        if clock.is_deterministic:
-            last_units = annealing.units_spent + limit_s * ANNEALING.units_per_s
-
-        def left() -> float:
-            if clock.is_deterministic:
-                return last_units - annealing.units_spent
-            return end_s - clock.elapsed_s
-
+        is_late, left = clock.deadline(limit_s), annealing.left_of(limit_s, clock)
         least_us = trial.lower_bound_us
         if is_last:
             units_of_left = 1.0 if clock.is_deterministic else ANNEALING.units_per_s
             found = annealing.run_long(left, is_late, CUT_RACE.long_rounds, units_of_left)
         else:
-            found = annealing.run(last_units - annealing.units_spent, is_late, least_us)
+            units = left() if clock.is_deterministic else math.inf
+            found = annealing.run(units, is_late, least_us)
         for better in found:
             whole = with_r(problem, stages, better) if stages else better
             if whole is not None and rank_key(whole.value_us) < rank_key(trial.value_us):

@@ -58,8 +58,6 @@ class ListedTrials:
     """Makes trials with list schedules, at most one for each placement.
 
     Args:
-        profile: of the layers.
-        race: of the trials.
         cuts: gives the cuts that are tried on a placement.
         waits: wait for code that is being compiled.
     """
@@ -113,7 +111,6 @@ class ListedTrials:
         Those of the best cuts come once more, after more effort.
 
         Args:
-            candidate: the placement.
             ends_descent: ends the moves of layers that lower the bound.
             should_stop: ends the search.
             charge: told of the ops that were placed.

@@ -41,7 +41,6 @@ class PartitionTrials:
         """Yield new trials on the partitions that look best, placement by placement.
 
         Args:
-            candidates: the placements.
             until_s: the moment of the race at which all searches are to end.
         """
         for place, candidate in enumerate(candidates):

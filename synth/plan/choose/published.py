@@ -166,20 +166,10 @@ class JudgedSchedules:
         alone = evaluate(replace(self.problem, caps_bytes=None), schedule, name)
         if alone is None:
             return None
-        line, fits = alone.timeline, not exceeds_caps(alone.peak_bytes, self.problem.caps_bytes)
+        fits = not exceeds_caps(alone.peak_bytes, self.problem.caps_bytes)
         keeps = bool(self.choice) or schedule.keeps_saved
-        baseline = Baseline(
-            name,
-            line.makespan_us,
-            period_us=line.period_us,
-            work_us=max(line.work_us),
-            peak_bytes=alone.peak_bytes,
-            fits=fits,
-            keeps_saved=keeps,
-            mean_work_us=line.mean_work_us,
-            offloads=schedule.offloads,
-        )
-        if not any(replace(baseline, name=other.name) == other for other in self.baselines):
+        baseline = Baseline.of(name, alone.timeline, alone.peak_bytes, fits=fits, keeps_saved=keeps)
+        if not baseline.is_in(self.baselines):
             self.baselines.append(baseline)
         return alone if fits else None
 

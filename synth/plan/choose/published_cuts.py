@@ -12,7 +12,7 @@ from enum import Enum, auto
 
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
-from synth.families import names_on, reads_times
+from synth.families import family_of, names_on
 from synth.objective import Objective
 from synth.plan.choose.candidates import Candidate, Partitioning, Trial
 from synth.plan.choose.standings import Standings
@@ -110,7 +110,7 @@ class PublishedCuts:
                 if should_stop():
                     return
                 candidate = rows.trial.candidate
-                if step == _Step.MADE_ANEW and not reads_times(name):
+                if step == _Step.MADE_ANEW and not family_of(name).timed:
                     continue  # its order is the same on all partitions
                 for found in self._searched(name, candidate, charge, step):
                     rows.take(name, found)
@@ -131,7 +131,6 @@ class PublishedCuts:
         """Yield a family's schedule on its best partition, then with its best layers.
 
         Args:
-            name: of the family.
             candidate: its placement.
             charge: told of the ops that were simulated.
             step: which partitions are tried.
@@ -158,7 +157,7 @@ class PublishedCuts:
             if found is not None:
                 yield found
         scored = max(0, search.order.num_scored - scored)
-        made = (len(search.made) - made) * (JUDGING.late_timed_cost if reads_times(name) else 1)
+        made = (len(search.made) - made) * (JUDGING.late_timed_cost if family_of(name).timed else 1)
         charge((scored + made) * problem.num_ops)
 
     def _made_anew(self, search: BestVariant, candidate: Candidate) -> PublishedVariant:
@@ -235,7 +234,7 @@ class _Rows:
         row = self.of_names.get(name)
         fits = row is not None and row.fits is not False
         value_us = self.trial.problem.objective.value_us(row) if row and fits else None
-        return rank_key(value_us), reads_times(name), name
+        return rank_key(value_us), family_of(name).timed, name
 
     def take(self, name: str, found: PublishedVariant) -> None:
         """Take the better schedule of a family, without recomputed layers."""
@@ -247,16 +246,11 @@ class _Rows:
 
 def baseline_of(name: str, found: PublishedVariant) -> Baseline:
     """Return the row of a schedule on its best partition."""
-    line = found.timeline
-    return Baseline(
+    row = Baseline.of(
         name,
-        line.makespan_us,
-        period_us=line.period_us,
-        work_us=max(line.work_us),
-        peak_bytes=found.peaks_bytes,
+        found.timeline,
+        found.peaks_bytes,
         fits=found.score.fits,
         keeps_saved=found.lowered.schedule.keeps_saved,
-        mean_work_us=line.mean_work_us,
-        offloads=found.lowered.schedule.offloads,
-        partition=found.variant.sizes,
     )
+    return replace(row, partition=found.variant.sizes)

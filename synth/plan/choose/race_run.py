@@ -15,10 +15,9 @@ That a proof ends a trial is the racing of Maron and Moore (NeurIPS 1993).
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from synth.plan.choose.announcer import Announcer
 from synth.plan.choose.candidates import (
     Candidate,
     OnStandings,
@@ -27,30 +26,17 @@ from synth.plan.choose.candidates import (
     Trial,
     decided,
 )
-from synth.plan.choose.cut_race import CutRace
 from synth.plan.choose.cut_trials import CutTrials
+from synth.plan.choose.first_trials import FirstTrials
 from synth.plan.choose.given_orders import best_of_given_orders
-from synth.plan.choose.judging import (
-    infeasible_result,
-    is_quick,
-    judge,
-    offloading_trial,
-    repartitioned_trials,
-)
 from synth.plan.choose.less_memory import fits_less_memory, less_memory_trial
-from synth.plan.choose.listed_trials import ListedTrials
 from synth.plan.choose.partition_trials import PartitionTrials
-from synth.plan.choose.published import Pass
-from synth.plan.choose.published_cuts import PublishedCuts, PublishedTrials
 from synth.plan.choose.standings import Standings
 from synth.plan.recompute.repartition import solve_repartitioning
-from synth.plan.tuning import CUT_MOVES, CUT_RACE, JUDGING, LISTED_TRIALS, RACE
+from synth.plan.tuning import CUT_MOVES, RACE
 from synth.profile import Profile
-from synth.search.outcome import rank_key
-from synth.solver.evaluate.evaluate import evaluate
-from synth.solver.lower_limits import made_for_lower_limits
 from synth.solver.options import Part, SolveOptions
-from synth.solver.result import Result, judged_result
+from synth.solver.result import Result
 from synth.solver.watch import OnImprovement, SolveWatch
 
 
@@ -103,230 +89,21 @@ class _RaceRun:
         self.profile, self.options, self.on_standings = profile, options, on_standings
         self.stop, self.clock = stop, options.clock(stop, RACE.least_share_of_limit)
         self.race = Standings(list(map(decided, candidates)), partitioning, options.gap)
-        self.announcer = Announcer(self.race, self.clock, on_improvement)
-        self.published = PublishedCuts(profile, self.race)
-        cuts = self.published.searches.cuts
-        self.partitions = PartitionTrials(profile, options, self.race, self.clock, cuts)
-        self.cuts = CutTrials(profile, self.race, cuts)
-        self.listed = ListedTrials(profile, self.race, cuts, waits=options.deterministic)
-        self.cut_race = CutRace(self.race, options, self.clock)
+        self.first = FirstTrials(
+            profile, options, self.race, self.clock, on_improvement, on_standings
+        )
+        self.cut_race = self.first.cut_race
+        self.partitions = PartitionTrials(profile, options, self.race, self.clock, self.first.cuts)
+        self.cuts = CutTrials(profile, self.race, self.first.cuts)
         self.cuts_may_move = partitioning == Partitioning.SEARCHED
-        self.late_ops = 0  # judged after the time for it was over
         self.is_over = False  # nothing is left to try
 
-    def _begin(self) -> None:
-        """Judge published schedules, and search for partitions if asked for."""
-        race = self.race
-        race.trials = [race.new(candidate, is_quick=True) for candidate in race.candidates]
-        self.on_standings(race.copies())
-        # Next come their best partitions, these among them, or else a search that needs the time.
-        is_on_one = len(race.candidates) == 1 and race.partitioning != Partitioning.SEARCHED
-        share = JUDGING.first_cut_share if race.has_many_cuts or is_on_one else 1
-        until_s = self.clock.moment_s(share * JUDGING.with_r_share_of_left)
-        plain_s = self.clock.moment_s(share * JUDGING.published_share_of_left)
-        self._judge(race.trials, until_s, plain_s)
-        race.is_judged = race.best_us is not None
-        for trial in race.trials:
-            if not self.stop.is_set() and (nothing := infeasible_result(trial)) is not None:
-                trial.take(nothing)
-        lists_first = self.cut_race.is_of_several
-        if race.partitioning != Partitioning.GIVEN:
-            self._repartition(until_s)
-            if lists_first:
-                self._list_schedules()
-            self._start_from_published_cuts()
-        if not lists_first:
-            self._start_from_lower_limits(self.clock.moment_s(RACE.lower_limits_share_of_left))
-            if race.partitioning != Partitioning.GIVEN:
-                self._list_schedules()
-        if race.partitioning != Partitioning.SEARCHED or self.cut_race.can_begin:
-            return
-        self._move_cuts()
-        self._add_partitions(self.partitions.worth_partitioning())
-
-    def _add_partitions(self, candidates: Sequence[Candidate]) -> None:
-        """Search for partitions of some placements, and add those that look best."""
-        until_s = self.clock.moment_s(RACE.partitions_share_of_left)
-        for new in self.partitions.first(candidates, until_s):
-            self.race.trials += new
-            self._judge(new, until_s)
-
-    def _list_schedules(self) -> None:
-        """Add the placements' best list schedules, on the cuts of the least bounds."""
-        share, is_one = LISTED_TRIALS.share_of_left, self.cut_race.applies
-        if is_one:
-            share = LISTED_TRIALS.share_of_left_of_one
-        if self.cut_race.is_of_several:
-            share = LISTED_TRIALS.share_of_left_of_several
-        should_stop = self._stops_at(self.clock.moment_s(share))
-
-        def charge(ops: int) -> None:
-            self.clock.grant(ops / LISTED_TRIALS.ops_per_s if self.options.deterministic else 0.0)
-
-        if self.cut_race.is_of_several:
-            found = self.listed.of_several(should_stop, charge)
-        elif is_one:
-            first, *_ = self.race.candidates
-            descends_s = self.clock.moment_s(LISTED_TRIALS.least_bound_share * share)
-            found = self.listed.of_one(first, self._stops_at(descends_s), should_stop, charge)
-        else:
-            found = self.listed.all(should_stop, charge)
-        for trial in found:
-            self._tell(self.race.add(trial))
-
-    def _stops_at(self, until_s: float) -> Callable[[], bool]:
-        """Return a function that is true from a moment on, or once the search is stopped."""
-        return lambda: self.stop.is_set() or self.clock.left_s(until_s) <= 0
-
-    def _judge(
-        self, those: Sequence[Trial], until_s: float, until_plain_s: float | None = None
-    ) -> None:
-        """Judge the published schedules on some candidates until a moment of the search.
-
-        Args:
-            until_plain_s: the moment for schedules as published, without R; None: the same, and
-                candidates without a schedule get no more.
-        """
-
-        def charge(ops: int, step: Pass, needs_one: bool) -> bool:
-            if self.stop.is_set():
-                return True
-            spent_s = ops * JUDGING.s_per_op
-            if self.options.deterministic:
-                self.clock.grant(ops / JUDGING.ops_per_s)
-                spent_s = 0.0
-            end_s = until_plain_s if step.is_plain and until_plain_s is not None else until_s
-            if self.clock.left_s(end_s) >= spent_s:
-                return False
-            is_due = needs_one and until_plain_s is not None
-            return not (is_due and self._is_due(ops, step))
-
-        judge(those, charge, self._tell, lambda: None if until_plain_s is None else self._tighten())
-
-    def _tell(self, trial: Trial) -> None:
-        """Announce the schedule of a trial and the standings."""
-        self.announcer.announce_judged(trial)
-        self.on_standings(self.race.copies())
-
-    def _tighten(self) -> None:
-        """Improve the quick bounds while there is time, and announce the better one."""
-        race = self.race
-        for trial in race.trials:
-            if self.clock.is_over():
-                return
-            race.tighten(trial)
-        for trial in race.trials:
-            if trial.value_us is not None and trial.value_us == race.best_us:
-                self.announcer.announce_judged(trial)
-
-    def _is_due(self, ops: int, step: Pass) -> bool:
-        """Return True if a candidate without a schedule gets this one although it is late.
-
-        Work counts there instead of time, so that every candidate has a schedule at any load: the
-        first one of all by any pass, the others by quick ones.
-        """
-        ops *= JUDGING.late_timed_cost if step in (Pass.TIMED, Pass.AVERAGED) else 1
-        is_first = self.race.best_us is None
-        most = JUDGING.first_ops if is_first else JUDGING.late_ops
-        is_due = (is_first or is_quick(step)) and self.late_ops + ops <= most
-        is_due = is_due or not self.late_ops
-        self.late_ops += ops if is_due else 0
-        return is_due
-
-    def _anneal_cuts(self) -> None:
-        """Anneal the cuts that look best, and leave the best one of each placement in the race."""
-        race, until_s = self.race, self.clock.moment_s(self.cut_race.share_of_left)
-        self.cut_race.run(until_s, self._tell, self._move_cuts)
-        if race.has_placements:
-            race.keep_best_of_each()
-        elif race.best is not None:
-            race.keep_only(race.best)
-        self.on_standings(race.copies())
-
-    def _start_from_published_cuts(self) -> None:
-        """Add the best partitions of the published schedules, each with its best schedule."""
-        race = self.race
-        until_s, num_ops = 0.0, 0
-
-        def charge(ops: int) -> None:
-            nonlocal num_ops
-            num_ops += ops
-            self.clock.grant(ops / JUDGING.ops_per_s if self.options.deterministic else 0.0)
-
-        def should_stop() -> bool:
-            is_enough = least_ops <= num_ops
-            end_s = until_s if is_enough else self.options.time_limit_s
-            return self.stop.is_set() or self.clock.left_s(end_s) <= 0
-
-        judged = race.trials[: len(race.candidates)]
-        least_ops = 0 if self.cut_race.is_of_several else RACE.published_cuts_least_ops
-        found = []
-        for those, search, share in self._published_searches(judged):
-            until_s = self.clock.moment_s(share)
-            for trial in search(those, should_stop, charge):
-                found.append(trial)
-                race.trials.append(trial)
-                self.announcer.announce_judged(trial)
-        # Later steps ask for its cuts, too.
-        self.published.searches.should_stop = self.stop.is_set
-        rows = {trial.name: trial.published for trial in judged}
-        for trial in found:
-            trial.published = rows[trial.name]
-
-    def _start_from_lower_limits(self, until_s: float) -> None:
-        """Take the schedules that families make for lower limits, on the best partitions."""
-        for trial in self.race.near()[: RACE.few]:
-            problem = trial.problem
-            if trial.candidate.choice or problem.recomputed_layers:
-                continue
-            for name, schedule in made_for_lower_limits(problem):
-                if self.stop.is_set() or self.clock.left_s(until_s) <= 0:
-                    return
-                if self.options.deterministic:
-                    cost = JUDGING.late_timed_cost * problem.num_ops
-                    self.clock.grant(cost / JUDGING.ops_per_s)
-                found = evaluate(problem, schedule, name)
-                if found is not None and rank_key(found.value_us) < rank_key(trial.value_us):
-                    trial.found = judged_result(problem, found, trial.lower_bound_us)
-                    self.announcer.announce_judged(trial)
-
-    def _published_searches(
-        self, judged: Sequence[Trial]
-    ) -> Iterator[tuple[Sequence[Trial], PublishedTrials, float]]:
-        """Yield placements, a search for their partitions, and its share of the remaining time.
-
-        A single placement has nearly all the time, to be no worse than these. Of several that are
-        annealed, those far behind the best come last.
-        """
-        both = (self.published.on_candidates, self.published.searched)
-        if self.cut_race.is_of_several:
-            near = [one for one in judged if self.race.is_near(one.name, CUT_RACE.near_factor)]
-            far = [one for one in judged if one not in near]
-            for those, share in zip((near, far), CUT_RACE.published_shares_of_left, strict=True):
-                yield from ((those, search, share) for search in both)
-            return
-        share = RACE.published_cuts_share_of_left
-        is_alone = len(self.race.candidates) == 1
-        yield judged, both[0], RACE.candidate_cuts_share_of_left if is_alone else share
-        many = RACE.many_cuts_share_of_left
-        yield judged, both[1], many if self.race.has_many_cuts else share
-
-    def _repartition(self, until_s: float) -> None:
-        """Add candidates partitioned for the stages that the best published schedules recompute."""
-        race = self.race
-        for trial in list(repartitioned_trials(self.profile, race.trials, self._stops_at(until_s))):
-            self._judge([trial], until_s)
-            if trial.found is not None and race.can_win(trial):
-                trial.candidate = trial.candidate._replace(choice=None)
-                trial.published = ()  # the table shows those without recomputation
-                race.trials.append(trial)
-        race.trials += [
-            one for trial in race.trials if (one := offloading_trial(trial)) is not None
-        ]
-
     def run(self) -> Ranking:
-        self._begin()
+        self.first.run()
         race, limit_s = self.race, self.options.time_limit_s
+        if race.partitioning == Partitioning.SEARCHED and not self.cut_race.can_begin:
+            self._move_cuts()
+            self._add_partitions(self.partitions.worth_partitioning())
         if is_one_cut := self.cut_race.can_begin:
             self._anneal_cuts()
             if linear := race.best_with_bounds:  # of all its partitions, which tell more than heats
@@ -365,6 +142,23 @@ class _RaceRun:
             self.clock.elapsed_s, is_interrupted=self.stop.is_set(), is_over=self.is_over
         )
 
+    def _add_partitions(self, candidates: Sequence[Candidate]) -> None:
+        """Search for partitions of some placements, and add those that look best."""
+        until_s = self.clock.moment_s(RACE.partitions_share_of_left)
+        for new in self.partitions.first(candidates, until_s):
+            self.race.trials += new
+            self.first.judge(new, until_s)
+
+    def _anneal_cuts(self) -> None:
+        """Anneal the cuts that look best, and leave the best one of each placement in the race."""
+        race, until_s = self.race, self.clock.moment_s(self.cut_race.share_of_left)
+        self.cut_race.run(until_s, self.first.tell, self._move_cuts)
+        if race.has_placements:
+            race.keep_best_of_each()
+        elif race.best is not None:
+            race.keep_only(race.best)
+        self.on_standings(race.copies())
+
     def _move_cuts(self) -> None:
         """Add a trial of the best order on a better cut, if partitions are searched."""
         if self.race.partitioning != Partitioning.SEARCHED:
@@ -374,15 +168,14 @@ class _RaceRun:
 
         def should_stop(num_ops: int) -> bool:
             nonlocal charged
-            if self.options.deterministic:
-                self.clock.grant((num_ops - charged) / CUT_MOVES.ops_per_s)
+            self.clock.grant((num_ops - charged) / CUT_MOVES.ops_per_s)
             charged = num_ops
             return not self.clock.has_time(until_s)
 
         found = self.cuts.next(should_stop)
         self.cuts_may_move = found is not None
         if found is not None:
-            self._tell(self.race.add(found))
+            self.first.tell(self.race.add(found))
 
     def _try_less_memory(self) -> None:
         """Run the race of the best placement under a lower limit, for a part of the time."""
@@ -400,7 +193,7 @@ class _RaceRun:
 
         new = less_memory_trial(self.race, solve)
         if new is not None:
-            self._tell(self.race.add(new))
+            self.first.tell(self.race.add(new))
 
     def _try_further(self) -> bool:
         """Try further partitions that look good; return False if there are none."""
@@ -452,6 +245,6 @@ class _RaceRun:
             trial.candidate.problem,
             trial.candidate.choice,
             options,
-            SolveWatch(self.announcer.listener(trial), self.stop),
+            SolveWatch(self.first.announcer.listener(trial), self.stop),
             trial.attempts,
         )

@@ -12,7 +12,7 @@ from synth.plan.partition.queue import PartitionQueue
 from synth.plan.recompute.choice import bound_us as closed_bound_us
 from synth.plan.recompute.choice import quick_bound_us
 from synth.plan.tuning import RACE
-from synth.schedule.files.certificate import Certificate, PartitionProof, ProverName
+from synth.schedule.files.certificate import CLOSED_FORMS, Certificate, PartitionProof
 from synth.search.outcome import StoppedBy, rank_key, reason_of_end, relative_gap
 from synth.solver.problem import Problem
 from synth.solver.result import Baseline, Result
@@ -291,9 +291,8 @@ class Standings:
         of_name = (one for one in self.trials if one.name == name)
         proven |= {one.problem.partition: one.certificate for one in of_name}
         proven[trial.problem.partition] = own
-        closed = Certificate(prover=ProverName.CLOSED_FORMS)
         proofs = (
-            PartitionProof(sizes=sizes, certificate=certificate or closed)
+            PartitionProof(sizes=sizes, certificate=certificate or CLOSED_FORMS)
             for sizes, certificate in proven.items()
             if sizes is not None
         )

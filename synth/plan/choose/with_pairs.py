@@ -68,8 +68,6 @@ class HintedPairs(NamedTuple):
     """A schedule with pairs that a hint gives.
 
     Attributes:
-        name: of the hint.
-        schedule: with its pairs.
         partition: layers of its stages; None: those of the problem.
     """
 
@@ -251,7 +249,6 @@ def _merged(
         best: the published schedule.
         others: what the search for orders without pairs found.
         options: with the gap that is good enough.
-        clock: of both.
         is_over: that search has ended by itself, or by a bound.
     """
     result, trials = others.result, others.trials

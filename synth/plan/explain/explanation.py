@@ -21,9 +21,7 @@ class Explanation(Record):
     """The explanation of a plan, computed from its simulation.
 
     Attributes:
-        plan: the name of the plan.
         value_us: the value of the objective, simulated.
-        lower_bound_us: the plan's bound.
         gap: (value − bound) / value.
         bound_holds_for: the scope of the bound, in words.
         held_back_by: the rank and the resource, with figures.
@@ -92,7 +90,6 @@ def explain(
     """Explain a verified plan, and compute what changes would give.
 
     Args:
-        plan: a verified plan.
         timeline: its simulation.
         options: the workers, and the time limit of all what-ifs together.
         profile: the plan's, for moved and recomputed layers.

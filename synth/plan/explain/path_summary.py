@@ -20,9 +20,6 @@ class PathRun(Record):
 
     Attributes:
         first: the first op, such as `F0.3`, or `F0.3&BW1.1`.
-        last: the last op.
-        first_rank: the rank of the first op.
-        last_rank: the rank of the last op.
         work_us: the time of the ops, without the transfers between them.
     """
 

@@ -16,7 +16,6 @@ class WhatIf(Record):
     """The value of a plan under changed conditions.
 
     Attributes:
-        change: the change in words.
         how: the plan's order was simulated again, or an order was searched for.
         value_us: the value of the objective; None: there is none, see `note`.
         change_share: the value for each micro-batch against the plan's, less 1: below 0 is shorter.

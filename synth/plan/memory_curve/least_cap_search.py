@@ -36,7 +36,6 @@ class LeastForTime(SearchSpace):
 
     Attributes:
         space: without memory limits.
-        target: the time to meet.
     """
 
     space: LimitedSpace

@@ -10,7 +10,6 @@ class TargetProof(MemoryProof):
     """The least memory limit under which a time is met.
 
     Attributes:
-        target_us: the time to meet.
         fastest_us: the best time found under any limit.
         bound_us: the best lower bound of the time without a limit.
     """

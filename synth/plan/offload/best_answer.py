@@ -22,7 +22,6 @@ class BestAnswer:
         finer: candidates that only schedules with offloads are on.
         gap: at which the search ends.
         clock: of the whole search.
-        on_improvement: told.
     """
 
     def __init__(

@@ -9,11 +9,9 @@ from synth.plan.choose.candidates import Ranking
 from synth.plan.offload.lower_bound import offload_bound_us
 from synth.plan.recompute.layer_choice import without_layers
 from synth.plan.search_space import OneCandidate, Placements
-from synth.schedule.files.certificate import Certificate, ProverName
+from synth.schedule.files.certificate import CLOSED_FORMS, Certificate
 from synth.schedule.model import Schedule
 from synth.solver.problem import Problem
-
-_CLOSED = Certificate(prover=ProverName.CLOSED_FORMS)
 
 
 class ScopedBound(NamedTuple):
@@ -21,7 +19,7 @@ class ScopedBound(NamedTuple):
 
     bound_us: int
     scope: BoundScope
-    certificate: Certificate | None = _CLOSED
+    certificate: Certificate | None = CLOSED_FORMS
 
 
 class AnswerBound:
@@ -31,7 +29,6 @@ class AnswerBound:
     too, where nothing recomputes by choice.
 
     Args:
-        space: of the search without offloads.
         has_finer: schedules with offloads are on further placements, too, so that no bound of this
             space holds for all.
     """

@@ -5,12 +5,12 @@ Several plans get a short round, and the best of them the rest of the time, as i
 what the choice of moves has gained (see `synth.solver.improve.annealing`).
 """
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 from synth.plan.offload.bound_of_answer import has_guests, problem_key
 from synth.plan.offload.offloaded import without_moves
+from synth.plan.offload.published_offloads import OnFound
 from synth.plan.tuning import OFFLOAD
 from synth.schedule.model import Buffering
 from synth.search.clock import Clock
@@ -21,7 +21,6 @@ from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
 from synth.solver.tuning import ANNEALING
 
-OnFound = Callable[[Problem, EvaluatedSchedule], None]
 Rounds = tuple[tuple[float, float], ...]
 
 
@@ -33,12 +32,7 @@ class OffloadPlan(NamedTuple):
 
 
 class PlanAnnealing:
-    """The plans with offloads found so far, and the annealing of the best ones.
-
-    Args:
-        options: of the search.
-        clock: of the search.
-    """
+    """The plans with offloads found so far, and the annealing of the best ones."""
 
     def __init__(self, options: SolveOptions, clock: Clock) -> None:
         self.options, self.clock = options, clock
@@ -61,7 +55,6 @@ class PlanAnnealing:
         """Improve the best few plans for a share of the remaining time.
 
         Args:
-            share: of the remaining time.
             is_over: asked before each round.
             on_found: takes better plans.
         """
@@ -112,17 +105,9 @@ class PlanAnnealing:
         own = schedule.buffering
         longer = (Buffering(own.receive_ahead, behind) for behind in OFFLOAD.sends_behind)
         annealing.add(schedule.programs, [own, *longer])
-        last_units, end_s = math.inf, clock.elapsed_s + limit_s
-        if clock.is_deterministic:
-            last_units = annealing.units_spent + limit_s * OFFLOAD.units_per_s
         is_late = clock.deadline(limit_s)
+        left = annealing.left_of(limit_s, clock, OFFLOAD.units_per_s)
         clock.grant(limit_s)
-
-        def left() -> float:
-            if clock.is_deterministic:
-                return last_units - annealing.units_spent
-            return end_s - clock.elapsed_s
-
         for found in annealing.run_long(left, is_late, rounds):
             on_found(problem, found)
 

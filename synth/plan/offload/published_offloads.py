@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
-from synth.families import generate, names_on, offloads, reads_times
+from synth.families import family_of, generate, names_on
 from synth.plan.choose.candidates import Candidate, Partitioning
 from synth.plan.offload.lower_bound import offload_bound_us
 from synth.plan.published.family_searches import FamilySearches
@@ -40,7 +40,6 @@ class PublishedOffloads:
     """Judges the schedules of families that offload.
 
     Args:
-        space: of the search.
         candidates: the placements, those of the space among them.
         clock: of the search, which is told of the effort.
         on_found: takes each schedule that fits.
@@ -68,7 +67,9 @@ class PublishedOffloads:
         """
         num_ops = 0
         for candidate in sorted(self.candidates, key=lambda one: one.problem.num_ops):
-            names = [name for name in names_on(candidate.problem.placement) if offloads(name)]
+            names = [
+                name for name in names_on(candidate.problem.placement) if family_of(name).offloads
+            ]
             if not names or self._cannot_win(candidate.problem):
                 continue
             for name in names:
@@ -111,7 +112,6 @@ class PublishedOffloads:
         of a single candidate may be given.
 
         Args:
-            until_s: the moment.
             until_one_s: the moment as long as none fits.
         """
         space, problem = self.space, self.space.problem
@@ -151,7 +151,7 @@ class PublishedOffloads:
         except SynthError:
             return  # its definition admits none of the cuts
         found = search.plain()
-        made = len(search.made) * (JUDGING.late_timed_cost if reads_times(one.name) else 1)
+        made = len(search.made) * (JUDGING.late_timed_cost if family_of(one.name).timed else 1)
         self._charge((search.order.num_scored + made) * problem.num_ops)
         schedule = found.lowered.schedule
         if not found.score.fits or not problem.admits(schedule):
@@ -170,4 +170,4 @@ class PublishedOffloads:
         self.on_found(problem, found)
 
     def _charge(self, ops: int) -> None:
-        self.clock.grant(ops / OFFLOAD.ops_per_s if self.clock.is_deterministic else 0.0)
+        self.clock.grant(ops / OFFLOAD.ops_per_s)

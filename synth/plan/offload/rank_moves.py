@@ -113,7 +113,6 @@ def choose_moves(
     it, which wait for moves back.
 
     Args:
-        clock: of the rank.
         levels: without moves.
         intervals: what may move, by B.
         send_behind: ops between O and the wait for it.

@@ -226,9 +226,7 @@ class _OffloadSearch:
         if tried is not None and all(map(le, limits, tried)):
             return
         self._tried[key] = limits
-        if self.options.deterministic:
-            ops = OFFLOAD.choice_counts_as * problem.num_ops
-            self.clock.grant(ops / OFFLOAD.ops_per_s)
+        self.clock.grant(OFFLOAD.choice_counts_as * problem.num_ops / OFFLOAD.ops_per_s)
         is_late = partial(self._is_late, until_s)
         found = with_offloads(problem, order, f"{name}, {CHOSEN}", *limits, should_stop=is_late)
         if found is None:

@@ -19,7 +19,6 @@ def as_parts(profile: Profile, name: str, num_ranks: int) -> Profile:
 
     Args:
         profile: of whole layers.
-        name: the name of a family.
         num_ranks: over which it divides the vocabulary, if it does.
 
     Raises:

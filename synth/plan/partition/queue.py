@@ -28,7 +28,6 @@ class PartitionQueue:
     a good list schedule come first. Otherwise the next one is from the local search.
 
     Attributes:
-        search: a search that has ended.
         bounds: over all partitions; None: there are none.
         poor: partitions whose list schedule was far from the best.
         out: the lower bounds of partitions that cannot win.

@@ -265,7 +265,6 @@ def _in_turn(
 
     Args:
         stages: the stages of one component, whose ranks are counted from 0.
-        start: the first of the components.
     """
     size = sum(len(stage.ranks) for stage in stages)
     for layers, ranks in stages:

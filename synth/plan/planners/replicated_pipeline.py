@@ -20,7 +20,6 @@ class Bottleneck(NamedTuple):
     """The largest term of a cost model.
 
     Attributes:
-        term: the kind of cost.
         layers: the layers that it is of; of a transfer the layer whose output is sent.
     """
 

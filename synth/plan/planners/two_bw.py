@@ -57,7 +57,6 @@ class TwoBwChoice:
         partition: layers of each stage.
         time_us: per micro-batch of one pipeline.
         bound_by: the kind of the largest term, and its stage.
-        memory: the memory of a rank.
     """
 
     width: int

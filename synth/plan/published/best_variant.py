@@ -79,9 +79,7 @@ class BestVariant:
         """Make the schedule on the first cut that the family admits.
 
         Args:
-            family: on its placement.
             judge: the limits and the objective.
-            cuts: the candidates.
             is_local: go on from the best candidate by moving layers.
             should_stop: asked before each simulation; the first cut is judged in any case.
 
@@ -132,11 +130,7 @@ class BestVariant:
         return min(self.made.values(), key=lambda one: one.score)
 
     def with_layers(self, plain: PublishedVariant) -> PublishedVariant | None:
-        """Return the best one with recomputed layers; None unless it fits and is faster.
-
-        Args:
-            plain: the best one without.
-        """
+        """Return the best one with recomputed layers; None unless it fits and is faster."""
         scored = (score for score in self.scores.values() if score is not None)
         fastest_us = min(score.value_us for score in scored)
         if plain.score.fits and plain.score.value_us <= fastest_us:
@@ -296,7 +290,6 @@ class BestVariant:
         """Return the first neighbour found that is better; None without one.
 
         Args:
-            best: the variant whose neighbours are judged.
             near: finds them.
             began: the number of variants that were judged before the first move.
         """

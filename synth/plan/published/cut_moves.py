@@ -38,8 +38,6 @@ class CutMoves:
         """Return the best cut found, on which the order fits; the given one if none is better.
 
         Args:
-            where: the placement of the order.
-            sizes: the cut for which it was found.
             others: more cuts to begin with.
         """
         for cut in (sizes, *others):

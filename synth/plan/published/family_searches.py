@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from synth.costs.costs import Costs
-from synth.families import generate, reads_times
+from synth.families import family_of, generate
 from synth.plan.partition.balance import balance, is_rebalanced, starting_cuts
 from synth.plan.partition.candidates import candidate_cuts, equal_cuts
 from synth.plan.partition.divided import as_parts, partitions
@@ -71,7 +71,7 @@ class FamilySearches:
             )
 
         num_ops = 3 * where.num_ranks * self.num_micro_batches
-        num_ops *= JUDGING.late_timed_cost if reads_times(name) else 1
+        num_ops *= JUDGING.late_timed_cost if family_of(name).timed else 1
         num_ops = max(num_ops, BEST_VARIANT.least_ops)
 
         def should_stop() -> bool:
@@ -81,7 +81,7 @@ class FamilySearches:
         parts = as_parts(self.profile, name, where.num_ranks)
         is_whole = parts is self.profile
         return BestVariant(
-            PublishedFamily(where, self.num_micro_batches, make, reads_times(name), self.menu),
+            PublishedFamily(where, self.num_micro_batches, make, family_of(name).timed, self.menu),
             (self.costs if is_whole else VariantCosts(parts)).on(where),
             self.judge,
             self.cuts(where) if is_whole else partitions(parts, where.num_ranks),

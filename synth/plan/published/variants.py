@@ -51,8 +51,6 @@ def rules(
     """Yield the rules for stages of these sizes; without a menu those of all frameworks.
 
     Args:
-        where: the ranks of the stages.
-        menu: what a framework offers.
         policies: of a part of a layer, which without a menu all layers between the ends may have.
     """
     if menu is not None:

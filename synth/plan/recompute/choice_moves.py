@@ -97,9 +97,7 @@ class ChoiceMoves:
         """Return the order with a better choice; None without one.
 
         Args:
-            chosen: the problem with its choice of layers.
             schedule: with the R's of its stages.
-            found_by: the name for what is found.
         """
         order = without_recompute(schedule)
         picks = self._picks(chosen, recomputed(schedule))

@@ -7,7 +7,7 @@ from synth.costs.merged_recomputation import merged
 from synth.plan.recompute.layer_bounds import needed_whatever_is_recomputed
 from synth.plan.recompute.layer_choice import applies
 from synth.plan.recompute.stages import bounds, relaxed, without_recompute, written_out
-from synth.schedule.files.certificate import Certificate, ProverName
+from synth.schedule.files.certificate import CLOSED_FORMS
 from synth.search.best_so_far import BestSoFar
 from synth.search.outcome import StoppedBy
 from synth.solver.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, evaluate
@@ -18,8 +18,6 @@ from synth.solver.result import Incumbent, Result
 from synth.solver.solver import solve
 from synth.solver.watch import UNWATCHED, OnImprovement, SolveWatch
 from synth.units import format_bytes_both
-
-_CLOSED_FORMS = Certificate(prover=ProverName.CLOSED_FORMS)
 
 
 def solve_recomputing(
@@ -69,7 +67,7 @@ class _Recomputing:
                     value_us=candidate.value_us,
                     lower_bound_us=min(self.bound_us, candidate.value_us),
                     peak_bytes=candidate.peak_bytes,
-                    certificate=_CLOSED_FORMS,
+                    certificate=CLOSED_FORMS,
                 )
             )
 
@@ -84,7 +82,7 @@ class _Recomputing:
             problem=self.problem,
             baselines=baselines,
             lower_bound_us=self.bound_us,
-            certificate=_CLOSED_FORMS,
+            certificate=CLOSED_FORMS,
         )
         best = self.so_far.best
         if best is None:

@@ -41,7 +41,6 @@ def solve_repartitioning(
 
     Args:
         profile: the profile of the problem's costs; None: keep the partition.
-        problem: with its partition.
         choice: the stages that recompute; None: chosen by trials.
         attempts: those of earlier searches for the best choice; new ones are added.
     """

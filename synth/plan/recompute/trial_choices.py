@@ -40,7 +40,6 @@ def choices_tried(
 
     Args:
         problem: without recomputation.
-        options: with the hint.
         layered: the problem with the best choices of layers.
         partitions: returns the problems to try where some stages recompute.
         most: the number of trials for which there is time; the first ones are spread evenly.

@@ -27,9 +27,7 @@ class ClaimSearch:
     """Searches, within one time limit, for a proof of a claimed bound or a schedule below it.
 
     Attributes:
-        claimed_us: the bound that the plan claims.
         options: the options of every search; the time limit is for all of them together.
-        clock: the time of all searches together.
         witness_us: the value of a schedule below the claimed bound; None: none is known.
     """
 

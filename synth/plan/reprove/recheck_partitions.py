@@ -32,7 +32,6 @@ class PartitionsRecheck:
 
         Args:
             bounds: without any bound yet.
-            certificate: the certificate of the bound.
             search: the search for the claimed bound, which this serves and with which it ends.
         """
         self.bounds, self.claimed_us, self.search = bounds, search.claimed_us, search

@@ -81,7 +81,6 @@ def reprove(
     """Prove the bound of a checked plan again.
 
     Args:
-        plan: a checked plan.
         options: the time limit, the workers and the seed.
         profile: that of the plan, for bounds of all partitions.
         stop: set it to end early with what is proven then.

@@ -51,7 +51,6 @@ class OrderOfOne:
         """Return the pipelines with few all-gathers, as early as memory allows.
 
         Args:
-            visit_options: the choices.
             reserves: by rank of a pipeline the bytes that weights leave free.
         """
         stages = self.problem.costs.stages

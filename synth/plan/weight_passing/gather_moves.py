@@ -64,8 +64,6 @@ def moved(program: Program, sharded: Sharded, rng: random.Random) -> Program | N
 
     Args:
         program: a rank's program without RESHARDs, whose collectives have no numbers.
-        sharded: the state that is sharded.
-        rng: draws the move.
 
     Returns:
         None: the move is impossible.

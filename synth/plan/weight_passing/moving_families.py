@@ -73,7 +73,6 @@ class MovingFamilies:
 
         Args:
             problem: one on the same ranks; its placement and partition do not matter.
-            clock: that of the whole search.
             is_free: any partition; else the balanced one, and equal numbers of layers.
             has_layers: layers may be recomputed, for schedules that do not fit without.
         """
@@ -99,8 +98,7 @@ class MovingFamilies:
         """Charge a schedule; True while nothing fits and few ops were simulated."""
         num_ops = self.problem.num_ops
         self._simulated_ops += num_ops
-        if self.clock.is_deterministic:
-            self.clock.grant(num_ops / JUDGING.ops_per_s)
+        self.clock.grant(num_ops / JUDGING.ops_per_s)
         is_due = self._needs_one() and self._simulated_ops <= MOVING_FAMILIES.first_ops
         return is_due and not self.clock.stop.is_set()
 

@@ -147,19 +147,10 @@ class ShardedPipelinesSearch:
             best = min(fitting, key=lambda one: one.value_us)
         else:
             best = min(known, key=lambda one: max(one.peak_bytes))
-        line, flow = best.timeline, best.schedule.weights
-        sharded = "nothing" if flow is None else str(flow.sharded)
-        times_us = line.makespan_us, line.period_us, max(line.work_us)
-        self.state.baselines.append(
-            Baseline(
-                f"{name}, {sharded} sharded",
-                *times_us,
-                best.peak_bytes,
-                self._fits(best),
-                True,
-                line.mean_work_us,
-            )
-        )
+        flow = best.schedule.weights
+        name += f", {'nothing' if flow is None else flow.sharded} sharded"
+        fits = self._fits(best)
+        self.state.baselines.append(Baseline.of(name, best.timeline, best.peak_bytes, fits=fits))
 
     def _evaluations(self) -> Iterator[bool]:
         """Yield True after each evaluation: first places in all orders, then local search."""

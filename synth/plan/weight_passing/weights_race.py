@@ -44,7 +44,6 @@ class WeightsRace:
         """Begin all searches; none has had any time yet.
 
         Args:
-            weight_passing: problems with weight passing.
             staying: placements whose weights stay with their stages.
             copies: data parallelism, if it is one of the candidates.
             on_improvement: called with improvements over all candidates.

@@ -18,7 +18,6 @@ class Chart:
     """A timed schedule with its title.
 
     Attributes:
-        title: the name of the schedule.
         note: its figures in one line.
         stages: the layers of each stage, in words.
         caps_bytes: the memory limit of each rank, if there is one.

@@ -27,7 +27,6 @@ class TimedSchedule:
     """The times of the nodes of a lowered schedule, in microseconds, by node.
 
     Attributes:
-        lowered: the DAG whose nodes are timed.
         start_us: a node that a trace does not have takes no time.
         end_us: see `start_us`.
         inexact: true if the end is only known to lie before it was asked for.

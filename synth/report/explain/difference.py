@@ -103,7 +103,6 @@ def explain_difference(
     Args:
         planned: the prediction; its lowered form has the dependences.
         executions: all traced iterations, from which typical times are taken.
-        index: the iteration to explain.
         measured_us: the time of that iteration, including time outside of ops.
     """
     lowered = planned.lowered

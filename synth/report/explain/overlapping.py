@@ -53,9 +53,7 @@ def explain_overlapping(
     Args:
         planned: an iteration alone.
         executions: all traced iterations, from which typical times are taken.
-        index: the iteration to explain.
         measured_us: the time of that iteration, from end to end.
-        predicted_us: the period.
     """
     lowered, rank = planned.lowered, _pace_setter(planned)
     nodes = number_nodes(lowered)

@@ -61,7 +61,6 @@ class ScheduleMenu:
     """The schedules of a page of which some are shown at a time, as table and plot.
 
     Attributes:
-        columns: the heads of the table.
         rows: its cells, in the order of the charts; further rows have no chart.
         names: the names that the dots of the plot have for the charts.
         svg: the plot; see `Picture.circle`.
@@ -81,7 +80,6 @@ def page(
     """Render charts, one above the other, on one time axis.
 
     Args:
-        title: the title of the page.
         charts: from the top.
         by_rank: the rows of a rank stand under each other, instead of those of a schedule.
         menu: to choose from the charts; None: all are shown.

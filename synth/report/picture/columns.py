@@ -34,7 +34,6 @@ def highest_levels(ends_us: IntArray, levels: IntArray, edges_us: Floats) -> npt
 
     Args:
         ends_us: the ends of pieces of time that follow each other, from 0 on; none takes no time.
-        levels: the level of each piece.
         edges_us: the edges of the columns, the last one not behind the last piece.
     """
     first = np.searchsorted(ends_us, edges_us[:-1], side="right")
@@ -50,7 +49,6 @@ def outlines(heights: Floats, edges: Floats, bottom: float) -> list[list[XY]]:
     Args:
         heights: the height of each area in pixels, [area][column].
         edges: the edges of the columns in pixels.
-        bottom: the base.
     """
     runs = _runs(heights)
     across = edges[[*runs, len(edges) - 1]]

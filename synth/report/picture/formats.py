@@ -47,11 +47,7 @@ def format_of(path: Path) -> PictureFormat:
 
 
 def check_drawable(path: Path) -> None:
-    """Refuse a picture that cannot be written here, before work is spent on its contents.
-
-    Raises:
-        SynthError: its suffix is unknown, or a package that its format needs is missing.
-    """
+    """Refuse a picture that cannot be written here, before work is spent on its contents."""
     needed = () if format_of(path) == PictureFormat.SVG else _NEEDED
     way_out = ", or give a name that ends in .svg"
     require("picture", needed, f"{path}: PNG and PDF need", way_out)

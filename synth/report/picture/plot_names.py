@@ -31,7 +31,6 @@ class Label:
     Attributes:
         mark: the schedules of the dot.
         dot: its place in pixels.
-        name: the name in full.
         text: the name, or the number that stands for it.
         box: what the text covers.
     """

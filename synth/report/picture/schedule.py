@@ -61,7 +61,6 @@ def schedule_picture(
     """Draw schedules on one time axis.
 
     Args:
-        title: the title of the picture.
         charts: the schedules, from the top.
         excerpt: the part that is drawn; None: everything.
         by_rank: the rows of a rank stand under each other, instead of those of a schedule.

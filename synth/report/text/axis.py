@@ -18,7 +18,6 @@ class TickLabels:
     Attributes:
         after_us: the beginning; 0 if times from 0 on have few digits.
         unit_us: the unit in microseconds.
-        unit: its name.
     """
 
     after_us: float

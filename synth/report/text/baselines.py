@@ -36,7 +36,6 @@ def baselines_table(
     """Return a row per schedule, in the order given; rates and speed are of the objective.
 
     Args:
-        contenders: the schedules.
         objective: the time that the rates are shares of.
         width: the width of the window in characters; None: all columns are shown.
     """

@@ -40,8 +40,6 @@ def fitted_table(header: Row, rows: Sequence[Row], width: int | None, spare: Seq
     """Lay out as many columns as a window of a width has room for, and name those left out.
 
     Args:
-        header: see `table`.
-        rows: see `table`.
         width: in characters; None: there is room for all.
         spare: the names of columns that can be left out, those first that are missed least; names
             that the header does not have are passed over.

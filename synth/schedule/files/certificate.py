@@ -5,17 +5,11 @@ that a bound can be proven without the rest of the search (`synth.solver.bounds.
 """
 
 from enum import StrEnum
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, ClassVar, NamedTuple, Self
 
-from pydantic import (
-    Field,
-    PositiveInt,
-    SerializerFunctionWrapHandler,
-    field_validator,
-    model_serializer,
-)
+from pydantic import Field, PositiveInt, field_validator
 
-from synth.records.record import Record
+from synth.records.record import BriefRecord, Record
 
 # More ranks, lemmas or partitions than any search uses.
 MOST_PARTS = 10_000
@@ -98,18 +92,25 @@ class LayerRun(Record):
     end: _Rank
 
 
-class Certificate(Record):
+class Certificate(BriefRecord):
     """The proof of a lower bound in terms of the models to be solved.
 
     Attributes:
-        prover: the prover of the bound.
-        relaxation: the relaxation of the models.
         ranks: those modelled exactly; for the idle-time bound the rank that idles.
         num_micro_batches: the micro-batches of the largest model; None: no model was solved.
         forward_spacings: lemmas, shorter ones first; each helps to prove the next one.
         idle_times: lemmas, of one rank.
         layer_runs: the bound is proven for all partitions that hold one of them.
     """
+
+    LEFT_OUT: ClassVar[tuple[str, ...]] = (
+        "ranks",
+        "num_micro_batches",
+        "forward_spacings",
+        "idle_times",
+        "layer_runs",
+        "partitions",
+    )
 
     prover: ProverName
     relaxation: Relaxation = Relaxation.SPLIT
@@ -119,11 +120,6 @@ class Certificate(Record):
     idle_times: tuple[IdleTime, ...] = Field(default=(), max_length=MOST_PARTS)
     layer_runs: tuple[LayerRun, ...] = Field(default=(), max_length=MOST_PARTS)
     partitions: tuple["PartitionProof", ...] = Field(default=(), max_length=MOST_PARTS)
-
-    @model_serializer(mode="wrap")
-    def _short(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out fields that do not apply."""
-        return {key: value for key, value in whole(self).items() if value not in (None, (), [])}
 
     @property
     def words(self) -> str:
@@ -145,6 +141,9 @@ class PartitionProof(Record):
         return certificate
 
 
+CLOSED_FORMS = Certificate(prover=ProverName.CLOSED_FORMS)
+
+
 class ProvenBound(NamedTuple):
     """A lower bound and its certificate."""
 
@@ -154,7 +153,7 @@ class ProvenBound(NamedTuple):
     @classmethod
     def by_closed_forms(cls, bound_us: int) -> Self:
         """Make a bound for which nothing was solved."""
-        return cls(bound_us, Certificate(prover=ProverName.CLOSED_FORMS))
+        return cls(bound_us, CLOSED_FORMS)
 
 
 NOTHING_PROVEN = ProvenBound.by_closed_forms(0)

@@ -43,7 +43,6 @@ def updates_after_sums(
     """Pairs of the node of each copy of a sum, and the STEP of its stage, which waits for it.
 
     Args:
-        arrays: the arrays of the ops.
         value: by transfer what it moves.
         target: by transfer its end.
     """

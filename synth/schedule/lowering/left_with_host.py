@@ -23,7 +23,6 @@ def left_with_host(arrays: OpArrays, required: RequiredTransfers) -> RequiredTra
     """Replace each transfer from a forward to a backward by copies to the host and from it.
 
     Args:
-        arrays: of the ops.
         required: the transfers of values that one rank makes and another one reads.
     """
     is_forward = arrays.kind == KIND_CODES[OpKind.F]

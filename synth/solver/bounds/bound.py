@@ -75,7 +75,6 @@ class LowerBound(Protocol):
 
     Attributes:
         part: the part of the search that it is, by which it is ordered and left out.
-        prover: its name in certificates.
     """
 
     part: ClassVar[Part]
@@ -138,7 +137,6 @@ def rank_by_rank(
 
     Args:
         ranks: those that may prove most first.
-        first_share: the share of the time for the first of them.
         limit_s: for all ranks.
         prove: bounds by a rank within a limit; returns the bound and the seconds spent.
     """

@@ -51,10 +51,8 @@ class DestructiveBounds:
 
     Attributes:
         sets: those that may prove most first.
-        bound_us: the best bound.
         value_us: the best value known; no bound is looked for above it.
         attained_us: by set, a value that its ranks alone attain.
-        left_s: the time that is left.
         should_stop: polled between questions.
     """
 

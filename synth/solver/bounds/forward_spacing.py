@@ -120,7 +120,6 @@ class SpacingProver:
         reference: called for a schedule before each length. Where its forwards are no farther apart
             than is proven, nothing is left to prove.
         known: the spacings proven so far, to which this adds.
-        objective: the objective of the bounds.
     """
 
     part: ClassVar[Part] = Part.FORWARD_SPACING

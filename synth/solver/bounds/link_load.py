@@ -23,7 +23,6 @@ class _Transfers(NamedTuple):
     Attributes:
         head_us: the earliest start of the first one.
         begun_us: the least time from the start of the sending rank to that of the first one.
-        reader: the copy that reads.
         is_forward: True for activations, False for gradients.
     """
 

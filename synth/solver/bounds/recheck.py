@@ -33,8 +33,6 @@ def recheck(
     """Prove a bound of one partition from its certificate.
 
     Args:
-        problem: the problem that the bound is for.
-        claimed_us: the bound.
         options: time limit, workers and seed.
         should_stop: polled during each proof.
     """

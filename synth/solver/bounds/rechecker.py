@@ -91,8 +91,6 @@ class Rechecker:
     Every method that asks for a proof raises `RecheckEnded` where there is none.
 
     Attributes:
-        problem: the problem of the bound.
-        claimed_us: the bound.
         options: the time limit, the workers and the seed.
         should_stop: asked often.
         instance: the one that is relaxed for fusion.

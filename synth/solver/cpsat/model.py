@@ -57,7 +57,6 @@ class ExactModel:
             fusible: let the search decide which B and W to fuse, on ranks with one stage copy or
                 with few ops.
             passing_pairs: let ranks outside run one F or B at a time (see `passing_pairs`).
-            starts: adds the start variables.
             minimise: adds another objective.
             most_counted: ops of a rank up to which the order of each pair is a literal.
             tune: sets parameters of CP-SAT that suit the model.

@@ -56,10 +56,6 @@ def add_passing_pairs(
 
     Where ranks hold several, their W's and memory matter more. B of a micro-batch that is not
     before F's own never passes it, nor does one that memory requires to be done before.
-
-    Args:
-        copies: the modelled ones.
-        start: by op of these.
     """
     modelled = set(copies)
     passed = [c for c in range(len(instance)) if c not in modelled and instance.is_alone(c)]

@@ -40,7 +40,6 @@ def _place(
     """Place all ops; return the time of those for which there is no room, in intervals.
 
     Args:
-        a: the ops.
         now: its `starts` are set.
         interval: in µs.
         num_placed: scratch, by rank.
@@ -130,7 +129,6 @@ def anneal(
     """Try moves at one temperature; return the costs of the block reached and of the best one.
 
     Args:
-        a: the ops.
         now: the block to begin from, which is changed.
         best: the best block known, which is replaced by better ones.
         costs: of both; infinite where they are not known.

@@ -280,7 +280,6 @@ def build(
     """Schedule all ops by rules.
 
     Args:
-        a: the instance.
         rules: a row for each copy.
         patience: of each copy, in µs.
         most_ops: of a rank, F, B and W.

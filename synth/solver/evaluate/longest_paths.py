@@ -130,12 +130,7 @@ class NodeByNode:
 
 
 class ByGeneration:
-    """Visits the nodes of a generation at once.
-
-    Args:
-        before, after: the edges.
-        nodes: the nodes of each generation.
-    """
+    """Visits the nodes of a generation at once."""
 
     def __init__(self, before: IntArray, after: IntArray, nodes: list[IntArray]) -> None:
         self._before, self._after = before, after
@@ -165,11 +160,7 @@ class _Step(NamedTuple):
 
 
 class _Steps:
-    """The nodes in places, generation by generation, those with more predecessors first.
-
-    Attributes:
-        place: the place of each node.
-    """
+    """The nodes in places, generation by generation, those with more predecessors first."""
 
     def __init__(self, before: IntArray, after: IntArray, nodes: list[IntArray]) -> None:
         sizes = np.array([*map(len, nodes)], dtype=np.int64)

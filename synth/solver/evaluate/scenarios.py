@@ -33,7 +33,6 @@ class ScenarioFactors:
     """Normal factors for each op, transfer and reduction in each scenario.
 
     Args:
-        problem: the problem that the ops are of.
         num_scenarios: with the nominal one; by default it depends on the number of ops.
         deviation: the standard deviation of each factor.
         bias: that of a factor shared by all ops of a kind of a stage, the error of the profile.

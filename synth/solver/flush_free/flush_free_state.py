@@ -55,7 +55,6 @@ class FlushFreeState:
 
     Attributes:
         best: the best verified schedule within the limits, None before the first.
-        lower_bound_us: the lower bound on all orders.
         closed_form_us: a bound of all orders, at most as large. The search of several micro-batches
             per interval begins there: at the larger one itself its models are the hardest.
         repeating_us: the lower bound on orders that repeat with every micro-batch; infinity if none
@@ -197,14 +196,10 @@ class FlushFreeState:
     def result(self) -> Result:
         """The answer of a search that ends now."""
         one = None if self.best is None else self.best.evaluated
-        return Result(
-            problem=self.flush_free.problem,
-            schedule=one.schedule if one else None,
-            timeline=one.timeline if one else None,
-            value_us=one.value_us if one else None,
+        return Result.of(
+            self.flush_free.problem,
+            one,
             lower_bound_us=self._makespan_bound_us,
-            peak_bytes=one.peak_bytes if one else None,
-            found_by=one.found_by if one else None,
             stopped_by=self._reason(),
             baselines=(),
             wall_s=self.budget.elapsed_s,

@@ -52,7 +52,6 @@ def in_flight_us(flush_free: FlushFreeProblem, instance: Instance, index: int) -
 
     Args:
         instance: the problem's instance, relaxed for fusion.
-        index: the copy.
     """
     most = instance.headroom_in_forwards(index)
     if most is None:

@@ -62,7 +62,6 @@ def list_orders(
 
     Args:
         instance: the instance of its problem, on ranks that hold one stage each.
-        rng: chooses the policies.
     """
     stages = [
         _KnownMoves(StageStates.walked(flush_free, instance, index)) for (index,) in instance.held

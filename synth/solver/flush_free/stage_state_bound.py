@@ -44,8 +44,6 @@ def stage_state_bound_us(
 
     Args:
         instance: the problem's instance, relaxed for fusion.
-        index: the copy.
-        known_us: a known bound.
 
     Returns:
         At least the known bound, which is the answer where memory is no limit or the states are too
@@ -84,8 +82,6 @@ class _Graph:
 
     Attributes:
         source: the state before, by number.
-        target: the state after.
-        cost_us: the cost of the op.
         count: 1 for B's, which count the micro-batches.
     """
 

@@ -163,7 +163,6 @@ class StageStates:
         copy: its stage copy, relaxed for fusion.
         headroom: bytes above the static ones.
         most: the most micro-batches in flight that memory allows without versions.
-        version_bytes: the bytes of the parameters.
         every: micro-batches of an update.
     """
 

@@ -52,22 +52,13 @@ class StashedVersions:
         self._is_two = flush_free.consistency == Consistency.TWO_VERSIONS
 
     def at_most(self, held: tuple[int, ...], x: CyclicOp) -> list[Expression]:
-        """Bytes of a rank before a run of x, one of which is the most of all its runs.
-
-        Args:
-            held: the copies of the rank.
-            x: one of its ops.
-        """
+        """Bytes of a rank before a run of x, one of which is the most of all its runs."""
         if not self._is_two:
             return [sum(self._of_newest(index, x, after=False) for index in held)]
         return [sum(self._of_two(s, t, x, after=False) for s in held) for t in held]
 
     def after_update(self, held: tuple[int, ...], w: CyclicOp) -> Expression:
-        """The bytes of a rank right after an update, which directly follows a run of W.
-
-        Args:
-            held: the copies of the rank.
-        """
+        """The bytes of a rank right after an update, which directly follows a run of W."""
         if not self._is_two:
             return sum(self._of_newest(index, w, after=index == w.copy) for index in held)
         return sum(self._of_two(s, w.copy, w, after=True) for s in held)
@@ -92,8 +83,6 @@ class StashedVersions:
         """The bytes of a copy's second version at those runs of x that follow an update.
 
         Args:
-            index: the copy.
-            updated: the copy of the update.
             x: an op of their rank.
             after: x is W of `updated`, and has run.
         """

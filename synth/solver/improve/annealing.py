@@ -24,6 +24,7 @@ import numpy as np
 from numpy.random import Generator
 
 from synth.schedule.model import Buffering, Schedule
+from synth.search.clock import Clock
 from synth.solver.evaluate.compiled import memory_kernel, time_kernel, walk_kernel
 from synth.solver.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, evaluate
 from synth.solver.evaluate.op_table import NONE, OpTable
@@ -116,13 +117,22 @@ class Annealing:
     def _best_start(self) -> _Start | None:
         return min(self._starts.values(), key=lambda start: start.value_us, default=None)
 
+    def left_of(
+        self, limit_s: float, clock: Clock, units_per_s: float = ANNEALING.units_per_s
+    ) -> Callable[[], float]:
+        """Return what is left of a time that begins now, or of as much effort, as a function."""
+        if clock.is_deterministic:
+            last = self.units_spent + limit_s * units_per_s
+            return lambda: last - self.units_spent
+        end_s = clock.elapsed_s + limit_s
+        return lambda: end_s - clock.elapsed_s
+
     def run(
         self, units: float, should_stop: Callable[[], bool], least_us: int = 0
     ) -> Iterator[EvaluatedSchedule]:
         """Yield verified candidates, each better than those before, until effort or time is spent.
 
         Args:
-            units: the effort.
             should_stop: polled after every `units_per_look` units of effort, about.
             least_us: a lower bound, at which the search ends.
         """
@@ -180,7 +190,6 @@ class Annealing:
 
         Args:
             hottest: the first temperature, in mean op durations.
-            done_share: the share of the round that is over.
         """
         looks, factor = 0, ANNEALING.coldest_of_long / hottest
         num_moves = max(1, ANNEALING.units_per_temperature // self.table.num_ops)
@@ -243,7 +252,6 @@ class Walk:
 
     Attributes:
         value_us: of the order that the walk has reached.
-        best_us: of the best order.
         fits: False if the first schedule may not run.
     """
 

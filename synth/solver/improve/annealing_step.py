@@ -23,7 +23,6 @@ class AnnealingStep:
         """Anneal for a share of the remaining time; a deterministic search counts moves instead.
 
         Args:
-            share: the share of the remaining time.
             is_brief: end after as much effort without a gain as it took to find the last one, and
                 make no long rounds.
         """

@@ -65,7 +65,6 @@ def extend(
     They keep the instance's caps if the given orders do.
 
     Args:
-        instance: the instance of the given orders.
         count: at least one.
         should_stop: polled between trials; the orders found by then are returned.
     """

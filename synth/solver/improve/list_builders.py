@@ -22,7 +22,6 @@ def list_builder(
     """Return a builder of list schedules; both kinds make the same orders.
 
     Args:
-        instance: of the schedules.
         objective: of their values.
         waits: wait for code that is being compiled.
         should_stop: ends that wait.

@@ -71,7 +71,6 @@ class Builder:
     """List scheduling of one instance; holds the data that all schedules share.
 
     Args:
-        objective: the objective of the scores.
         is_time_up: polled within a schedule, which then remains unfinished.
     """
 

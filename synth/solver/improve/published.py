@@ -77,19 +77,10 @@ class PublishedIncumbents:
         if alone is None:
             return
         budget.evaluation_s = budget.elapsed_s - began_s
-        line, fits = alone.timeline, not exceeds_caps(alone.peak_bytes, self.problem.caps_bytes)
+        fits = not exceeds_caps(alone.peak_bytes, self.problem.caps_bytes)
         keeps = schedule.keeps_saved
-        times_us = line.makespan_us, line.period_us, max(line.work_us)
-        baseline = Baseline(
-            name,
-            *times_us,
-            alone.peak_bytes,
-            fits,
-            keeps,
-            line.mean_work_us,
-            offloads=schedule.offloads,
-        )
-        if not any(replace(baseline, name=other.name) == other for other in self.state.baselines):
+        baseline = Baseline.of(name, alone.timeline, alone.peak_bytes, fits=fits, keeps_saved=keeps)
+        if not baseline.is_in(self.state.baselines):
             self.state.baselines.append(baseline)
         # The search orders F, B and W, and proves its bounds for them.
         if fits and keeps:

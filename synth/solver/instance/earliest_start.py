@@ -14,7 +14,6 @@ class EarliestStart:
     """Start times, sequence and places of all ops, which are numbers of the event graph.
 
     Attributes:
-        orders: the ops of each rank.
         starts: by op, in microseconds.
 
     Raises:

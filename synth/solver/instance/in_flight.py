@@ -23,7 +23,6 @@ class InFlightCap(NamedTuple):
     """F k of a stage copy starts after B k − `most` of another copy on its rank ends.
 
     Attributes:
-        copy: the copy of the F.
         freed: the copy of the B, of the same replica: the same one, or one above.
         most: micro-batches that may have begun on `copy` and not be done on `freed`; at least 1.
     """

@@ -99,7 +99,6 @@ class CyclicOps:
 
         Args:
             instance: its times are in the unit of the interval.
-            interval: the initiation interval.
             latest: of all starts.
             size: micro-batches of an interval.
             update: by stage copy, the time of an update after each W.

@@ -173,7 +173,6 @@ def latest_start(instance: Instance, interval: int, more_idle: int = 0) -> int:
 
     Args:
         instance: its times are in the unit of the interval.
-        interval: the initiation interval.
         more_idle: further intervals for which ops may gain by waiting.
     """
     idle = 2 * len(instance) + 6 + sum(map(len, shared_links(instance))) + more_idle

@@ -59,7 +59,6 @@ class GatherModel:
         """Make the model.
 
         Args:
-            passing: the problem, with weights that are gathered.
             sharded: the state that homes alone keep.
             most_us: the longest makespan that counts.
         """

@@ -17,8 +17,6 @@ def take_sums(
     """Hold the gradients that a rank accumulates until their reduce-scatters are over.
 
     Args:
-        order: the ops of the rank.
-        visit_options: the choices.
         free: the bytes left at each op, from which they are taken.
     """
     if visit_options.sharded == Sharded.OPTIMIZER:

@@ -41,7 +41,6 @@ class RankPrograms:
         """Yield the programs that begin with some ops.
 
         Args:
-            done: these ops.
             held: the stages away from home whose weights have come.
             unread: those of them that nothing has read since.
         """

@@ -55,9 +55,6 @@ class WeightPassingSearch:
 
     Never returns a schedule that exceeds a cap, nor one worse than a published schedule of the same
     movement that fits.
-
-    Attributes:
-        state: incumbent and bound.
     """
 
     def __init__(
@@ -179,12 +176,9 @@ class WeightPassingSearch:
             alone = evaluate(replace(problem, caps_bytes=None), schedule, name)
             if alone is not None:
                 fits = not exceeds_caps(alone.peak_bytes, problem.caps_bytes)
-                line = alone.timeline
                 if "ahead" not in name:
-                    times_us = line.makespan_us, line.period_us, max(line.work_us)
-                    mean_us = line.mean_work_us
                     self.state.baselines.append(
-                        Baseline(name, *times_us, alone.peak_bytes, fits, True, mean_us)
+                        Baseline.of(name, alone.timeline, alone.peak_bytes, fits=fits)
                     )
                 if fits:
                     self.state.offer(alone)

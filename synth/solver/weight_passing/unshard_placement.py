@@ -103,7 +103,6 @@ def with_chosen_visits(
 
     Args:
         order: the order of a rank's ops.
-        visit_options: the choices.
         headroom: bytes for all that is not static; None: no limit.
     """
     free = None
@@ -128,7 +127,6 @@ def with_gathers(
 
     Args:
         order: the ops of a rank.
-        visit_options: the choices.
         free: the bytes left for weights at each op; None: no limit.
     """
     visits = _visits(order, stages, visit_options, free)

@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 
 from synth.costs.costs import uniform_costs
-from synth.families import families, family_placement, family_variants, generate
+from synth.families import families, family_placement, generate
 from synth.op_kinds import OpKind
 from synth.profile.links import Link, Links
 from synth.schedule.model import Schedule
 from tests.runtime.rank_threads import RankThreads
 from tests.runtime.replaying import replay
+from tests.synth.family_variants import family_variants
 
 KEPT_BYTES = 100
 OVERLAPPING = ["dualpipe:overlap", "dualpipe-v:overlap", "interleaved:2,overlap"]

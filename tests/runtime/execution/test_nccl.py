@@ -109,7 +109,7 @@ def make_gloo(
 
 def as_on_nccl(group: Any, make: Any) -> Any:
     """The group with communicators of its own, patched to count as NCCL's."""
-    nccl = NcclGroups(group.private._store, group.ranks, group.rank, 60.0, make=make)
+    nccl = NcclGroups(group.private.rendezvous.store, group.ranks, group.rank, 60.0, make=make)
     nccl.device = torch.device("cpu")
     return replace(group, nccl=nccl)
 
@@ -250,7 +250,7 @@ def leave_one_after_the_other(rank: int, size: int) -> list[str]:
 
     group = as_on_nccl(Group.world(60.0), make_gloo)
     group.subgroup((0, 1))
-    store: Any = group.private._store
+    store: Any = group.private.rendezvous.store
     if rank == 1:
         time.sleep(0.3)
         store.append("said", "1 comes, ")
@@ -273,7 +273,7 @@ def leave_alone(rank: int, size: int) -> float:
 
     group = as_on_nccl(Group.world(0.5), make_gloo)
     group.subgroup((0, 1))
-    group.nccl._leaving._timeout_s = 0.5
+    group.nccl._leaving.timeout_s = 0.5
     start = time.monotonic()
     if rank == 0:
         group.close()

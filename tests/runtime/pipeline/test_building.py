@@ -257,7 +257,7 @@ def test_sockets_are_closed_when_another_one_cannot_be_made(pool: Any) -> None:
 
 def test_a_rank_that_fails_after_it_connected_is_named_by_those_that_still_connect() -> None:
     store = HashStore()
-    groups = [PrivateGroups(store, rank, 0.3) for rank in range(2)]
+    groups = [PrivateGroups(Rendezvous(store, rank, 0.3)) for rank in range(2)]
     groups[1].rendezvous.meet("group-0-1-", [1])  # comes, but never connects
     groups[1].rendezvous.fail("no room")
     with pytest.raises(RunFailure, match=r"^rank 0 cannot connect: rank 1 failed: no room$"):

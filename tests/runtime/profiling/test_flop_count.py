@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from synth.profile.workload import Workload
-from synth.runtime.models import ModelSpec, build_layers
+from synth.runtime.models import ModelSpec, build_model
 from synth.runtime.profiling.flop_count import _grouped_product, forward_flops
 from synth.runtime.profiling.profile_model import profile_layers, profile_model
 from synth.runtime.profiling.sample import Sample
@@ -30,7 +30,7 @@ class Loss(nn.Module):
 def one_block(model: str, **arguments: int | float | str | bool) -> nn.Module:
     """The transformer block of a built-in model."""
     arguments |= {"width": WIDTH, "num_blocks": 1, "context_length": LENGTH}
-    return build_layers(ModelSpec(model, arguments), seed=0, indices=[1])[1]
+    return build_model(ModelSpec(model, arguments), seed=0, indices=[1]).layers[1]
 
 
 def test_a_linear_stack_takes_six_flops_per_weight_and_sample() -> None:

@@ -13,7 +13,7 @@ from synth.op_kinds import OpKind
 from synth.profile import Profile
 from synth.profile.workload import Workload
 from synth.runtime.execution.stage.layer_chain import LayerChain
-from synth.runtime.models import ModelSpec, build_layers, build_model, materialise
+from synth.runtime.models import ModelSpec, build_model, materialise
 from synth.runtime.models.user_function import import_function
 from synth.runtime.profiling import layer_source
 from synth.runtime.profiling.held_bytes import held_bytes
@@ -54,7 +54,7 @@ def test_adding_up_layers_gives_what_the_stage_really_holds(model: str, checkpoi
     arguments = {"checkpoint": checkpoint} | ({"num_kv_heads": 1} if model == "llama" else {})
     workload = tiny(model, **arguments)
     profile = profiled(workload)
-    layers = list(build_layers(ModelSpec(model, workload.arguments), seed=0).values())
+    layers = list(build_model(ModelSpec(model, workload.arguments), seed=0).layers.values())
     for parameter in (p for layer in layers for p in layer.parameters()):
         parameter.grad = torch.zeros_like(parameter)
     tokens = torch.randint(64, (2, 16))

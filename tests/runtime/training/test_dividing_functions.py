@@ -160,11 +160,11 @@ def divided(rank: int, size: int, model: str, address: str) -> list[Tensor]:
     """The values of layers on this process, shards in full."""
     from torch.distributed.device_mesh import init_device_mesh
 
-    from synth.runtime.models import ModelSpec, build_layers
+    from synth.runtime.models import ModelSpec, build_model
     from synth.runtime.models.tensor_parallel import divide_layers
 
     begin()
-    layers = build_layers(ModelSpec(model), seed=0).values()
+    layers = build_model(ModelSpec(model), seed=0).layers.values()
     divide_layers(layers, init_device_mesh("cpu", (size,), mesh_dim_names=("tp",)), address)
     return [whole(t).detach() for x in layers for t in (*x.parameters(), *x.buffers())]
 

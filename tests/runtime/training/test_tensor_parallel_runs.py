@@ -163,9 +163,11 @@ def gradients(rank: int, size: int, path: Path, pipelines: int) -> Found:
 def of_one_process(plan: Plan, pipelines: int) -> tuple[list[float], float, list[list[Tensor]]]:
     """The loss of each pipeline, the norm and the gradients of the model in one process."""
     from synth.runtime.input_function import spec_of
-    from synth.runtime.models import build_layers
+    from synth.runtime.models import build_model
 
-    layers = list(build_layers(spec_of(plan.workload, plan.workload.model, None), seed=0).values())
+    layers = list(
+        build_model(spec_of(plan.workload, plan.workload.model, None), seed=0).layers.values()
+    )
     losses = []
     for layer in layers:
         layer.double()
@@ -302,11 +304,11 @@ def ways_to_train(text: Path, **more: Any) -> str:
 def whole_stages(rank: int, size: int, path: Path) -> list[str]:
     """Return the warnings of a Pipeline about stages that no group has divided."""
     from synth.runtime.input_function import spec_of
-    from synth.runtime.models import build_layers
+    from synth.runtime.models import build_model
     from synth.runtime.pipeline import Pipeline
 
     plan = Plan.load(path)
-    layers = build_layers(spec_of(plan.workload, plan.workload.model, None), seed=0)
+    layers = build_model(spec_of(plan.workload, plan.workload.model, None), seed=0).layers
     held = sorted({stage for stage, _ in plan.schedule().placement.held[rank]})
     stages = {n: [layers[i] for i in plan.layers_of(n)] for n in held}
     with warnings.catch_warnings(record=True) as caught:
@@ -519,15 +521,15 @@ def refusals(rank: int, size: int, file: Path) -> list[str]:
     """Return the errors about layers that cannot be divided, and about functions that may not."""
     from torch.distributed.device_mesh import init_device_mesh
 
-    from synth.runtime.models import ModelSpec, build_layers
+    from synth.runtime.models import ModelSpec, build_model
     from synth.runtime.models.tensor_parallel import divide_layers
 
     begin()
     mesh = init_device_mesh("cpu", (size,), mesh_dim_names=("tp",))
-    own = build_layers(ModelSpec(f"{file}:layers"), seed=0).values()
-    uneven = build_layers(ModelSpec("llama", TINY | {"num_kv_heads": 1}), seed=0).values()
+    own = build_model(ModelSpec(f"{file}:layers"), seed=0).layers.values()
+    uneven = build_model(ModelSpec("llama", TINY | {"num_kv_heads": 1}), seed=0).layers.values()
     said = []
-    sliced = build_layers(ModelSpec(f"{file}:layers"), seed=0).values()
+    sliced = build_model(ModelSpec(f"{file}:layers"), seed=0).layers.values()
     for layers, address in (
         (own, None), (own, f"{file}:wrap"), (uneven, None), (sliced, f"{file}:slice_plainly")
     ):  # fmt: skip

@@ -19,7 +19,6 @@ from synth.families import (
     current_name,
     families,
     family_placement,
-    family_variants,
     generate,
     generate_for,
 )
@@ -31,6 +30,7 @@ from synth.schedule.model import Buffering
 from synth.schedule.placements import placement
 from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.verify import verify
+from tests.synth.family_variants import family_variants
 
 # F, B, W with W ≤ F, B, the order of the paper's measurements, and 2W below and above F + B.
 TIMES = [(55, 58, 35), (20, 18, 9), (10, 12, 9), (7, 7, 7)]

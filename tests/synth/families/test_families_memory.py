@@ -3,7 +3,7 @@
 import pytest
 
 from synth.costs.costs import HOST, Costs, uniform_costs
-from synth.families import family_placement, family_variants, generate
+from synth.families import family_placement, generate
 from synth.op_kinds import OpKind
 from synth.profile.links import Link, Links, PairLink
 from synth.schedule.files.program_text import program_text
@@ -11,6 +11,7 @@ from synth.schedule.lowering.lower import Lowered
 from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import verify
+from tests.synth.family_variants import family_variants
 from tests.synth.picture import picture, rows
 
 F, BW = 3, 6

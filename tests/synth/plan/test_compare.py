@@ -6,7 +6,7 @@ import pytest
 
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
-from synth.families import family_placement, family_variants, generate, variants_for
+from synth.families import family_placement, generate, variants_for
 from synth.objective import Objective
 from synth.plan.compare import compare
 from synth.plan.comparison import Comparison, Entry, Question, SearchRequest
@@ -19,6 +19,7 @@ from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.verify import verify
 from synth.solver.options import SolveOptions
 from tests.synth.effort import counted
+from tests.synth.family_variants import family_variants
 
 PROFILE = Profile.load(find("zb-1.5b-p8-m24"))
 

@@ -10,7 +10,7 @@ import pytest
 
 from synth.costs.costs import uniform_costs
 from synth.errors import SynthError
-from synth.families import generate, generate_for, names_on, offloads
+from synth.families import family_of, generate, generate_for, names_on
 from synth.objective import BoundScope, Objective
 from synth.op_kinds import OpKind
 from synth.plan.choose.candidates import Candidate, Partitioning, SearchWatch
@@ -180,7 +180,7 @@ def test_with_hardly_any_time_the_answer_is_no_worse_than_what_compare_shows() -
     values = []
     for one in space.all_candidates:
         for name in names_on(one.problem.placement):
-            if not offloads(name):
+            if not family_of(name).offloads:
                 continue
             with suppress(SynthError):  # one round has no half of the stages
                 score = searches.of(name, one.problem.placement).plain().score

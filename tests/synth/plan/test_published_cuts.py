@@ -10,7 +10,7 @@ from benchmarks.realistic_profiles import PLACEMENTS, RealisticCase, realistic_c
 from benchmarks.realistic_suite import best_published, in_processor_time, solved
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
-from synth.families import generate, names_on, reads_times
+from synth.families import family_of, generate, names_on
 from synth.plan.choose import race_run
 from synth.plan.choose.candidates import Candidate, Partitioning
 from synth.plan.choose.race_run import solve_best_of
@@ -51,7 +51,7 @@ def test_a_schedule_that_is_of_use_is_made_whatever_is_known(name: str, seed: in
             return None
         return verify(made, costs)[1].makespan_us
 
-    for family in filter(reads_times, names_on(where)):
+    for family in (name for name in names_on(where) if family_of(name).timed):
         alone_us = makespan_us(family, None)
         if alone_us is not None:
             assert makespan_us(family, alone_us + 1) == alone_us, family

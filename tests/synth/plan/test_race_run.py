@@ -8,7 +8,7 @@ import pytest
 
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
-from synth.plan.choose import race_run
+from synth.plan.choose import first_trials, race_run
 from synth.plan.choose.candidates import Candidate, Partitioning
 from synth.plan.choose.race_run import solve_best_of
 from synth.plan.partition.balance import balance
@@ -182,7 +182,7 @@ def test_time_goes_to_those_that_can_still_win(monkeypatch: pytest.MonkeyPatch) 
         }
     )
     monkeypatch.setattr(race_run, "solve_repartitioning", answers)
-    monkeypatch.setattr(race_run, "judge", lambda *judged: None)
+    monkeypatch.setattr(first_trials, "judge", lambda *judged: None)
     chosen = solve_best_of(candidates(), PROFILE, Partitioning.GIVEN, options=counted(100))
     assert answers.asked == [
         *((name, 5.0, False) for name in answers.left),
@@ -203,7 +203,7 @@ def test_those_that_found_no_time_at_first_share_what_is_left(
 ) -> None:
     answers = Trials({name: [(2000, 1000)] * 9 for name in [c.name for c in candidates()]})
     monkeypatch.setattr(race_run, "solve_repartitioning", answers)
-    monkeypatch.setattr(race_run, "judge", lambda *judged: None)
+    monkeypatch.setattr(first_trials, "judge", lambda *judged: None)
     monkeypatch.setattr(
         race_run, "RACE", replace(RACE, first_share_of_left=0.0, second_share_of_left=0.0)
     )

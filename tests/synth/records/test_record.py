@@ -1,20 +1,40 @@
-"""Files are written whole or not at all, and never over anything that is not a file."""
+"""Records leave out defaults; files are written whole, and never over what is not a file."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
+from pydantic import Field
 
 from synth.errors import SynthError
 from synth.records.record import (
+    BriefRecord,
     check_folder,
     check_outputs,
     check_writable,
     write_atomically,
     write_together,
 )
+
+
+class _Later(BriefRecord):
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("share", "table")
+
+    count: int = 0
+    share: float | None = None
+    table: dict[str, int] = Field(default_factory=dict)
+
+
+def test_json_has_a_later_field_only_where_it_is_not_at_its_default() -> None:
+    assert _Later().model_dump_json() == '{"count":0}'
+    assert _Later(share=0, table={"a": 1}).model_dump() == {
+        "count": 0,
+        "share": 0,
+        "table": {"a": 1},
+    }
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:

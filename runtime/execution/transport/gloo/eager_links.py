@@ -58,7 +58,6 @@ class EagerLinks:
         new folder that only its maker's user may enter.
 
         Args:
-            links: all directed links.
             posted: the most open receives of each link to this rank.
             timeout_s: the time limit of a read.
         """

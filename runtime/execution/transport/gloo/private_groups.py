@@ -10,7 +10,7 @@ numbers of groups would wait for each other under different names.
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -22,7 +22,6 @@ from torch.distributed import BroadcastOptions, ProcessGroupGloo
 
 from synth.errors import RunFailure
 
-from ....processes import ProcessIdentity
 from ..objects import packed, unpacked
 from ..rendezvous import Rendezvous
 
@@ -39,30 +38,10 @@ _KNOWN = {
 class PrivateGroups:
     """This rank's groups with others, by their ranks."""
 
-    rendezvous: Rendezvous
-    """The rendezvous of the ranks, before a group is made."""
-
-    def __init__(
-        self,
-        store: Store,
-        rank: int,
-        timeout_s: float,
-        noun: str = "rank",
-        neighbours: Mapping[int, ProcessIdentity] | None = None,
-    ) -> None:
-        """Prepare to make groups.
-
-        Args:
-            store: a store for this pipeline alone, in which ranks find each other.
-            rank: this rank of the pipeline; all ranks here are the pipeline's.
-            timeout_s: the time limit of waits in a group.
-            noun: the word for a rank in messages.
-            neighbours: the processes of other ranks that can be seen from here; None: none.
-        """
-        self.rendezvous = Rendezvous(store, rank, timeout_s, noun, neighbours)
-        self._store = store
-        self._rank, self._noun = rank, noun
-        self._timeout = timedelta(seconds=timeout_s)
+    def __init__(self, rendezvous: Rendezvous) -> None:
+        """Prepare to make groups of ranks that meet at the rendezvous before each."""
+        self.rendezvous = rendezvous
+        self._rank = rendezvous.rank
         self._made: dict[tuple[tuple[int, ...], str], ProcessGroupGloo] = {}
         self._others: list[Callable[[], None]] = []
 
@@ -80,16 +59,17 @@ class PrivateGroups:
         if (named, purpose) not in self._made:
             name = f"{'-'.join(map(str, named))}-{purpose}"
             self.rendezvous.meet(f"group-{name}", named)
-            store = PrefixStore(name, self._store)
+            store = PrefixStore(name, self.rendezvous.store)
             self._made[named, purpose] = self._connected(store, named)
         return self._made[named, purpose]
 
     def _connected(self, store: Store, ranks: tuple[int, ...]) -> ProcessGroupGloo:
+        timeout = timedelta(seconds=self.rendezvous.timeout_s)
         try:
-            return ProcessGroupGloo(store, ranks.index(self._rank), len(ranks), self._timeout)
+            return ProcessGroupGloo(store, ranks.index(self._rank), len(ranks), timeout)
         except RuntimeError as error:  # a rank that was connected already has failed since
             cause = self.rendezvous.cause_of(error) or str(error)
-            raise RunFailure(f"{self._noun} {self._rank} cannot connect: {cause}") from error
+            raise RunFailure(f"{self.rendezvous.name} cannot connect: {cause}") from error
 
     def on_abort(self, abort: Callable[[], None]) -> None:
         """Register a function that closes other connections before these groups."""

@@ -86,7 +86,6 @@ class Exchanges:
 
         Args:
             place: a link or a group.
-            ranks: the ranks that take part.
             part: its contribution; unless it `outlives` the rank, the exchange fails if the rank
                 leaves.
             complete: called by the last rank to join.

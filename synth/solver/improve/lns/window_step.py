@@ -33,7 +33,6 @@ class WindowStep:
         """Search for a share of the remaining time; a deterministic search counts effort.
 
         Args:
-            share: the share of the remaining time.
             is_brief: end when neither windows nor moves have gained for a while.
         """
         self.context.state.options.report_part(self.part)
