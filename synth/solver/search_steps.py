@@ -109,7 +109,9 @@ _BY_CPSAT = (
     _Row(Part.EXACT, lambda s: s.tries_exact, _share_of_first_exact),
     _Row(
         Part.LIST_SCHEDULING,
-        lambda s: s.has(Part.LIST_SCHEDULING) and not (s.is_small or s.is_exact_alone),
+        lambda s: (
+            s.has(Part.LIST_SCHEDULING) and not (s.is_small or s.is_exact_alone or s.anneals_most)
+        ),
         _own,
     ),
     _Row(Part.MODULO, lambda s: s.has(Part.MODULO) and not s.holds_several, _own),

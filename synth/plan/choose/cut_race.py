@@ -160,7 +160,8 @@ class CutRace:
         is_late, left = clock.deadline(limit_s), annealing.left_of(limit_s, clock)
         least_us = trial.lower_bound_us
         if is_last:
-            found = annealing.run_long(left, is_late, CUT_RACE.long_rounds)
+            units_of_left = 1.0 if clock.is_deterministic else ANNEALING.units_per_s
+            found = annealing.run_long(left, is_late, CUT_RACE.long_rounds, units_of_left)
         else:
             units = left() if clock.is_deterministic else math.inf
             found = annealing.run(units, is_late, least_us)

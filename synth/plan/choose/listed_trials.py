@@ -9,6 +9,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,15 +24,34 @@ from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.plan.tuning import LISTED_TRIALS
 from synth.profile import Profile
 from synth.schedule.model import SMALLEST_BUFFERING
-from synth.solver.evaluate.evaluate import BUFFERINGS, evaluate_order
+from synth.search.outcome import rank_key
+from synth.solver.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, evaluate_order
 from synth.solver.improve.compiled_lists import CompiledBuilder
 from synth.solver.improve.list_builders import list_builder
-from synth.solver.improve.list_scheduling import Built, ListBuilder, search
+from synth.solver.improve.list_scheduling import ListBuilder, Valued, search
 from synth.solver.improve.priority_rules import variants
-from synth.solver.improve.uniform_intervals import at_uniform_intervals
+from synth.solver.improve.release_dates import at_release_dates
 from synth.solver.infeasibility import may_fit
 from synth.solver.instance.memory_models import safe_memory
+from synth.solver.instance.timing import Programs
 from synth.solver.result import judged_result
+
+
+class _Listed(NamedTuple):
+    """A list schedule and its builder."""
+
+    builder: ListBuilder[Any]
+    built: Valued
+
+    @property
+    def value_us(self) -> int:
+        """The value if no transfer waits for a buffer."""
+        return self.built.value_us
+
+    @property
+    def programs(self) -> Programs:
+        """The programs of all ranks."""
+        return self.builder.scored(self.built).programs(self.builder.instance)
 
 
 class ListedTrials:
@@ -88,6 +108,8 @@ class ListedTrials:
     ) -> Iterator[Trial]:
         """Yield trials on many cuts of one placement: those given, and the one of the least bound.
 
+        Those of the best cuts come once more, after more effort.
+
         Args:
             ends_descent: ends the moves of layers that lower the bound.
             should_stop: ends the search.
@@ -100,11 +122,19 @@ class ListedTrials:
         for trial in trials:
             if should_stop():
                 return
-            self._list_of_several(trial, should_stop)
+            self._list_of_several(trial, LISTED_TRIALS.brief_share, should_stop)
             charge(len(LISTED_TRIALS.rules_of_several) * trial.problem.num_ops)
             if trial.value_us is not None:
                 self.race.tighten(trial)
                 yield trial
+        listed = [trial for trial in trials if trial.value_us is not None]
+        listed.sort(key=lambda trial: rank_key(trial.value_us))
+        for trial in listed[: LISTED_TRIALS.thorough_cuts]:
+            if should_stop():
+                return
+            self._list_of_several(trial, 1.0, should_stop)
+            charge(len(LISTED_TRIALS.rules_of_several) * trial.problem.num_ops)
+            yield trial
 
     def of_several(
         self, should_stop: Callable[[], bool], charge: Callable[[int], None]
@@ -134,7 +164,7 @@ class ListedTrials:
                     if should_stop():
                         return
                     listed.add((candidate.name, trial.problem.partition))
-                    self._list_of_several(trial, should_stop)
+                    self._list_of_several(trial, LISTED_TRIALS.brief_share, should_stop)
                     charge(len(LISTED_TRIALS.rules_of_several) * trial.problem.num_ops)
                     if trial.value_us is not None:
                         yield trial
@@ -194,42 +224,48 @@ class ListedTrials:
             must_stop=should_stop,
         )
         found = search(builder, effort, 0, should_stop)
-        found += at_uniform_intervals(builder, should_stop)
-        self._take(trial, builder, found, should_stop)
+        found += at_release_dates(builder, 0, should_stop)
+        best = sorted(found, key=lambda one: one.value_us)[: LISTED_TRIALS.evaluated]
+        self._take(trial, [_Listed(builder, one) for one in best], should_stop)
 
-    def _list_of_several(self, trial: Trial, should_stop: Callable[[], bool]) -> None:
+    def _list_of_several(self, trial: Trial, share: float, should_stop: Callable[[], bool]) -> None:
         """Do the same where ranks hold several stages, by the rules that are best there.
 
         There orders made for the fewest buffers deadlock with those, and need more memory with
-        others.
+        others. Half of the effort is for the default buffers, and half for the most: orders made
+        for few buffers wait for them where a rank sends much at once, and many need memory.
         """
-        problem = trial.problem
-        instance = safe_memory(problem, BUFFERINGS[0])
-        builder, rules = CompiledBuilder(instance, problem.objective), list(variants(instance))
-        chosen = [rules[number] for number in LISTED_TRIALS.rules_of_several]
+        problem, found = trial.problem, list[_Listed]()
+        for buffering in LISTED_TRIALS.bufferings_of_several:
+            instance = safe_memory(problem, BUFFERINGS[buffering])
+            builder, rules = CompiledBuilder(instance, problem.objective), list(variants(instance))
+            chosen = [rules[number] for number in LISTED_TRIALS.rules_of_several]
+            built = [one for one in map(builder.build, chosen) if one is not None]
+            of_one = share / len(LISTED_TRIALS.bufferings_of_several)
+            built += at_release_dates(builder, 0, should_stop, of_one)
+            best = sorted(built, key=lambda one: one.value_us)[: LISTED_TRIALS.evaluated]
+            found += [_Listed(builder, one) for one in best]
         far = LISTED_TRIALS.far_factor
         if self.race.has_placements:
             far = LISTED_TRIALS.far_factor_of_several
         far_us = far * (self.race.best_us or math.inf)
-        found = [one for one in map(builder.build, chosen) if one is not None]
-        found += at_uniform_intervals(builder, should_stop)
-        near = [one for one in found if one.value_us < far_us]
-        self._take(trial, builder, near, should_stop)
+        self._take(trial, [one for one in found if one.value_us < far_us], should_stop)
 
     def _take(
-        self,
-        trial: Trial,
-        builder: ListBuilder[Built],
-        found: Sequence[Built],
-        should_stop: Callable[[], bool],
+        self, trial: Trial, found: Sequence["_Listed"], should_stop: Callable[[], bool]
     ) -> None:
-        """Set the first of the best orders that fits as the result of a trial."""
-        best = sorted(found, key=lambda one: one.value_us)[: LISTED_TRIALS.evaluated]
-        for orders in map(builder.scored, best):
-            programs, least_us = orders.programs(builder.instance), orders.value_us
+        """Set the best of some orders that fits as the result of a trial.
+
+        Values of orders do not count waits for buffers, which exact evaluation finds.
+        """
+        best: EvaluatedSchedule | None = None
+        for one in sorted(found, key=lambda one: one.value_us):
+            if best is not None and best.value_us <= one.value_us:
+                break
             schedule = evaluate_order(
-                trial.problem, programs, "list scheduling", least_us, should_stop
+                trial.problem, one.programs, "list scheduling", one.value_us, should_stop
             )
-            if schedule is not None:
-                trial.found = judged_result(trial.problem, schedule, trial.lower_bound_us)
-                return
+            if schedule is not None and (best is None or schedule.value_us < best.value_us):
+                best = schedule
+        if best is not None and rank_key(best.value_us) < rank_key(trial.value_us):
+            trial.found = judged_result(trial.problem, best, trial.lower_bound_us)

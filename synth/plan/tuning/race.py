@@ -64,7 +64,7 @@ class ListedTrialTuning:
     # Share of the remaining time for them; the others are for many cuts that are annealed, of one
     # placement and of several.
     share_of_left: float = 0.1
-    share_of_left_of_one: float = 0.15
+    share_of_left_of_one: float = 0.2
     share_of_left_of_several: float = 0.2
     # Cuts of each placement, and priority rules on each.
     cuts: int = 3
@@ -81,6 +81,11 @@ class ListedTrialTuning:
     # of round trips. Orders that are evaluated, until one fits.
     rules_of_several: tuple[int, ...] = (4, 5, 16, 17, 52, 53, 106, 107)
     evaluated: int = 6
+    # Bufferings on each cut before annealing, by their places: the default and the largest.
+    bufferings_of_several: tuple[int, ...] = (0, 3)
+    # Share of the usual effort from release dates for every cut, and the best cuts, which get all.
+    brief_share: float = 0.3
+    thorough_cuts: int = 4
     # Multiple of the best value from which an order there is not worth its evaluation.
     far_factor: float = 1.25
     # Ops placed per second as a deterministic search counts them.

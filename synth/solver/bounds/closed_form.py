@@ -17,6 +17,7 @@ from synth.schedule.files.certificate import Certificate, ProvenBound, ProverNam
 from synth.solver.bounds.bound import BoundSetting
 from synth.solver.bounds.in_flight import in_flight_bounds
 from synth.solver.bounds.link_load import link_bounds
+from synth.solver.bounds.ramps import ramp_bounds
 from synth.solver.bounds.rechecker import Rechecker
 from synth.solver.cpsat.run import TimedBounds
 from synth.solver.instance.instance import B, F, Instance, W
@@ -80,6 +81,11 @@ class _RankBounds:
         yield self.head + sum(self.total.values()) + self.again_us + self.steps - self.origin
         yield self._first_b() + self.total[B] + self.total[W] + self.steps - self.origin
         yield self.head + self._memory_time() + self.steps - self.origin
+        if not self.starts_vary:
+            for end in ramp_bounds(
+                self.instance, self.rank, self._first_b(), is_period=self.is_period
+            ):
+                yield end - self.origin
         if not self.starts_vary and not any(copy.replica for copy in self.instance.copies):
             yield from self._ways_up()
 

@@ -180,7 +180,7 @@ def _choose(
         return filler, W, now
     best, best_kind = NONE, NONE
     key = (0, 0, 0)
-    next_us, wake_us, blocked = NEVER, NEVER, False
+    wake_us, blocked = NEVER, False
     for place in range(begin, end):
         copy = a.held[place]
         depth, f, b = a.copies[copy, STAGE], counts[copy, NUM_F], counts[copy, NUM_B]
@@ -190,27 +190,50 @@ def _choose(
                 if b >= min(f, counts[copy, NUM_GRADS]):
                     continue
                 at, wanted = s.grads[copy, b], True
-                kind = _backward(a, s, copy, rules[copy, FUSED])
                 this = (first, depth if eager else b, depth)
             else:
                 if f >= counts[copy, NUM_ACTS]:
                     continue
                 at, wanted = s.acts[copy, f], f - b < rules[copy, LIMIT]
-                kind = F if wanted and _fits(a, s, copy, F) else NONE
                 this = (1 - first, -depth if eager else f, -depth)
             if at > now:
                 wake_us = min(wake_us, at)
-                if kind != NONE:
-                    next_us = min(next_us, at)
-            elif kind == NONE:
+                continue
+            if best != NONE and (this > key or (this == key and copy >= best)):
+                continue
+            kind = NONE
+            if is_back:
+                kind = _backward(a, s, copy, rules[copy, FUSED])
+            elif wanted and _fits(a, s, copy, F):
+                kind = F
+            if kind == NONE:
                 blocked = blocked or wanted
-            elif best == NONE or this < key or (this == key and copy < best):
+            else:
                 best, best_kind, key = copy, kind, this
     if best != NONE:
         return best, best_kind, now
-    if filler != NONE and (blocked or next_us - now >= patience[filler]):
+    if filler == NONE:
+        return NONE, NONE, wake_us
+    patience_us = patience[filler]
+    if blocked or _next_us(a, s, rules, rank, now) - now >= patience_us:
         return filler, W, now
     return NONE, NONE, wake_us
+
+
+@compiled
+def _next_us(a: ListArrays, s: _State, rules: Ints, rank: int, now: int) -> int:
+    """Return when the next F or B that fits now arrives."""
+    counts, next_us = s.counts, NEVER
+    for place in range(a.first_held[rank], a.first_held[rank + 1]):
+        copy = a.held[place]
+        f, b = counts[copy, NUM_F], counts[copy, NUM_B]
+        at = s.grads[copy, b] if b < min(f, counts[copy, NUM_GRADS]) else now
+        if now < at < next_us and _backward(a, s, copy, rules[copy, FUSED]) != NONE:
+            next_us = at
+        at = s.acts[copy, f] if f < counts[copy, NUM_ACTS] else now
+        if now < at < next_us and f - b < rules[copy, LIMIT] and _fits(a, s, copy, F):
+            next_us = at
+    return next_us
 
 
 @compiled
@@ -253,7 +276,7 @@ def _start(a: ListArrays, s: _State, copy: int, kind: int, now: int) -> None:
 
 @compiled
 def build(
-    a: ListArrays, rules: Ints, patience: Floats, most_ops: int, interval: int
+    a: ListArrays, rules: Ints, patience: Floats, most_ops: int, releases: Ints
 ) -> tuple[Ints, Ints, Ints, Ints, bool]:
     """Schedule all ops by rules.
 
@@ -261,7 +284,7 @@ def build(
         rules: a row for each copy.
         patience: of each copy, in µs.
         most_ops: of a rank, F, B and W.
-        interval: between the first F's of two micro-batches, at least, in µs.
+        releases: by micro-batch of a replica, the earliest start of its first F, in µs.
 
     Returns:
         The (copy, kind) of the ops by rank, the number of ops of each rank, where each rank starts
@@ -287,7 +310,7 @@ def build(
         if a.copies[copy, ABOVE] == NONE:
             s.counts[copy, NUM_ACTS] = a.copies[copy, COUNT]
             for number in range(a.copies[copy, COUNT]):
-                s.acts[copy, number] = number * interval
+                s.acts[copy, number] = releases[number]
             _push(s, 0, a.copies[copy, RANK])
     while s.size[0] > 0:
         now, rank = _pop(s)

@@ -154,6 +154,7 @@ class Annealing:
         left: Callable[[], float],
         should_stop: Callable[[], bool],
         rounds: Sequence[tuple[float, float]] = ANNEALING.long_rounds,
+        units_of_left: float = ANNEALING.units_per_s,
     ) -> Iterator[EvaluatedSchedule]:
         """Yield verified candidates of long rounds, each better than those before.
 
@@ -162,14 +163,19 @@ class Annealing:
             should_stop: polled after every `units_per_temperature` units of effort, about.
             rounds: the share of the effort left that each takes, and its first temperature in mean
                 op durations.
+            units_of_left: the units of effort in one of `left`.
         """
         yield from self._improved()
-        for share, hottest in rounds:
+        for share, given in rounds:
+            hottest = given
             best, effort = self._best_start, share * left()
             walk = None if best is None or effort <= 0 else self.walk(best.schedule)
             if walk is None:
                 return
             end = left() - effort
+            moves_per_op = effort * units_of_left / self.table.num_ops**2
+            if moves_per_op < ANNEALING.moves_per_op_of_heat * hottest:
+                hottest = min(hottest, ANNEALING.hottest_of_short)
             done_share = partial(_done_share, left, end, effort)
             yield from self._cool(walk, hottest, done_share, should_stop)
 

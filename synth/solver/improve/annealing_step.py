@@ -55,7 +55,8 @@ class AnnealingStep:
             return last - annealing.units_spent if budget.is_deterministic else allowance.left_s()
 
         if self._setting.anneals_most and not is_brief:
-            candidates = annealing.run_long(left, should_stop)
+            units_of_left = 1.0 if budget.is_deterministic else ANNEALING.units_per_s
+            candidates = annealing.run_long(left, should_stop, units_of_left=units_of_left)
         else:
             candidates = annealing.run(effort, should_stop)
         for candidate in candidates:

@@ -12,7 +12,7 @@ from synth.solver.evaluate.order_arrays import Ints
 from synth.solver.improve.priority_rules import PriorityRule
 from synth.solver.instance.instance import Instance, W
 from synth.solver.instance.timing import ScoredOrders
-from synth.solver.tuning import LIST_SCHEDULING, UNIFORM_INTERVALS
+from synth.solver.tuning import LIST_SCHEDULING, RELEASE_DATES
 
 
 class CompiledList(NamedTuple):
@@ -27,16 +27,19 @@ class CompiledBuilder:
     """List scheduling of one instance; holds the arrays that all schedules share."""
 
     relative_speed = LIST_SCHEDULING.compiled_speed
-    most_uniform_ops = UNIFORM_INTERVALS.most_compiled_ops
+    most_dated_ops = RELEASE_DATES.most_compiled_ops
 
     def __init__(self, instance: Instance, objective: Objective) -> None:
         self.instance, self.objective = instance, objective
         self._arrays = list_arrays(instance)
+        self._most = max(copy.num_micro_batches for copy in instance.copies)
         counts = [copy.num_micro_batches for copy in instance.copies]
         self._most_ops = 3 * max(sum(counts[copy] for copy in held) for held in instance.held)
 
-    def build(self, rules: Sequence[PriorityRule], interval_us: int = 0) -> CompiledList | None:
-        """Schedule by rules, at an interval; return None at a dead end."""
+    def build(
+        self, rules: Sequence[PriorityRule], releases_us: Sequence[int] = ()
+    ) -> CompiledList | None:
+        """Schedule by rules, from release dates on; return None at a dead end."""
         instance = self.instance
         rows = [
             (rule.limit, rule.forward_first, rule.backlog, rule.fused, rule.eager) for rule in rules
@@ -50,7 +53,7 @@ class CompiledBuilder:
             np.array(rows, np.int64),
             np.array(patience_us, np.float64),
             self._most_ops,
-            interval_us,
+            np.array(releases_us or (0,) * self._most, np.int64),
         )
         if not is_whole:
             return None

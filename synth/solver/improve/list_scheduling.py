@@ -17,7 +17,7 @@ from synth.solver.improve.priority_rules import PriorityRule, change, variants
 from synth.solver.instance.completion_reserve import CompletionReserve
 from synth.solver.instance.instance import BW, STEP, B, F, Instance, W
 from synth.solver.instance.timing import ScoredOrders
-from synth.solver.tuning import LIST_SCHEDULING, UNIFORM_INTERVALS
+from synth.solver.tuning import LIST_SCHEDULING, RELEASE_DATES
 
 _NEVER = 1 << 60
 
@@ -48,7 +48,7 @@ class ListBuilder(Protocol[Built]):
 
     Attributes:
         relative_speed: ops placed in the time in which plain Python places one.
-        most_uniform_ops: the ops of schedules at uniform intervals, together.
+        most_dated_ops: the ops of schedules with release dates, together.
     """
 
     @property
@@ -58,9 +58,11 @@ class ListBuilder(Protocol[Built]):
     def relative_speed(self) -> int: ...
 
     @property
-    def most_uniform_ops(self) -> int: ...
+    def most_dated_ops(self) -> int: ...
 
-    def build(self, rules: Sequence[PriorityRule], interval_us: int = 0) -> Built | None: ...
+    def build(
+        self, rules: Sequence[PriorityRule], releases_us: Sequence[int] = ()
+    ) -> Built | None: ...
 
     def scored(self, built: Built) -> ScoredOrders: ...
 
@@ -73,7 +75,7 @@ class Builder:
     """
 
     relative_speed = 1
-    most_uniform_ops = UNIFORM_INTERVALS.most_ops
+    most_dated_ops = RELEASE_DATES.most_ops
 
     def __init__(
         self, instance: Instance, objective: Objective, is_time_up: Callable[[], bool] = never
@@ -84,12 +86,17 @@ class Builder:
             for rank in range(instance.num_ranks)
         ]
 
-    def build(self, rules: Sequence[PriorityRule], interval_us: int = 0) -> ScoredOrders | None:
-        """Schedule by these rules, with the first F's of a copy of the stages at an interval.
+    def build(
+        self, rules: Sequence[PriorityRule], releases_us: Sequence[int] = ()
+    ) -> ScoredOrders | None:
+        """Schedule by these rules.
 
         None if the time is up, or at a dead end, to which tight or unusual memory can lead.
+
+        Args:
+            releases_us: by micro-batch of a replica, the earliest start of its first F; () for 0.
         """
-        return _Greedy(self, rules, interval_us).run()
+        return _Greedy(self, rules, releases_us).run()
 
     def scored(self, built: ScoredOrders) -> ScoredOrders:
         """Return orders as they were built."""
@@ -99,7 +106,9 @@ class Builder:
 class _Greedy:
     """All ranks in one event loop; arrivals are known as soon as their op has started."""
 
-    def __init__(self, builder: Builder, rules: Sequence[PriorityRule], interval_us: int) -> None:
+    def __init__(
+        self, builder: Builder, rules: Sequence[PriorityRule], releases_us: Sequence[int]
+    ) -> None:
         self.builder, self.rules = builder, rules
         self.instance = instance = builder.instance
         self.counts = [[0, 0, 0] for _ in instance.copies]
@@ -113,7 +122,8 @@ class _Greedy:
         self.events: list[tuple[int, int]] = []
         for index, copy in enumerate(instance.copies):
             if copy.above is None:
-                self.acts[index] = [n * interval_us for n in range(copy.num_micro_batches)]
+                count = copy.num_micro_batches
+                self.acts[index] = list(releases_us[:count]) or [0] * count
                 self.events.append((0, copy.rank))
 
     def run(self) -> ScoredOrders | None:

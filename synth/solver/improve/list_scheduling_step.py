@@ -1,6 +1,6 @@
 """List scheduling as a step: under the safe memory model of each buffering, evaluated exactly.
 
-Micro-batches begin as soon as a rule lets them, or at a uniform interval (`uniform_intervals`).
+Micro-batches begin as soon as a rule lets them, or from release dates on (`release_dates`).
 """
 
 from collections.abc import Sequence
@@ -12,14 +12,14 @@ from synth.solver.evaluate.evaluate import BUFFERINGS
 from synth.solver.improve.improver import SearchContext
 from synth.solver.improve.list_builders import list_builder
 from synth.solver.improve.list_scheduling import search
-from synth.solver.improve.uniform_intervals import at_uniform_intervals
+from synth.solver.improve.release_dates import at_release_dates
 from synth.solver.infeasibility import SERIAL
 from synth.solver.instance.instance import Instance
 from synth.solver.instance.memory_models import distinct, safe_memory
 from synth.solver.modulo import modulo_search
 from synth.solver.options import Part
 from synth.solver.search_state import SearchState
-from synth.solver.tuning import LIST_SCHEDULING
+from synth.solver.tuning import LIST_SCHEDULING, RELEASE_DATES
 
 
 class ListSchedulingStep:
@@ -66,13 +66,20 @@ def _run(state: SearchState, max_ops: int, bufferings: Sequence[Buffering]) -> N
             return
         share_s = (budget.left_s() - 2 * budget.evaluation_s) / (len(instances) - index)
         num_ops = max_ops // min(LIST_SCHEDULING.most_models, len(instances))
-        _run_in(state, instance, num_ops, budget.elapsed_s + share_s)
+        dated_share = RELEASE_DATES.share_per_s * budget.time_limit_s / len(instances)
+        dated_share = min(1.0, max(RELEASE_DATES.least_share, dated_share))
+        _run_in(state, instance, num_ops, dated_share, budget.elapsed_s + share_s)
 
 
-def _run_in(state: SearchState, instance: Instance, max_ops: int, until_s: float) -> None:
+def _run_in(
+    state: SearchState, instance: Instance, max_ops: int, dated_share: float, until_s: float
+) -> None:
     """Schedule one instance until a moment since the start.
 
     A deterministic search waits for compiled code.
+
+    Args:
+        dated_share: of the effort for orders from release dates on.
     """
     budget = state.budget
 
@@ -88,7 +95,7 @@ def _run_in(state: SearchState, instance: Instance, max_ops: int, until_s: float
     )
     found = search(builder, max_ops, state.options.seed, should_stop)
     if not budget.is_late(until_s):
-        found += at_uniform_intervals(builder, should_stop)
+        found += at_release_dates(builder, state.options.seed, should_stop, dated_share)
         found.sort(key=lambda one: one.value_us)
     orders = [builder.scored(one) for one in found[: LIST_SCHEDULING.orders_evaluated]]
     if orders:

@@ -21,9 +21,9 @@ from synth.solver.tuning.improve import (
     EXTEND,
     LIST_SCHEDULING,
     PUBLISHED,
+    RELEASE_DATES,
     ROBUSTNESS,
     SHORT_INSTANCE,
-    UNIFORM_INTERVALS,
     WINDOWS,
 )
 from synth.solver.tuning.modulo import (
@@ -56,13 +56,13 @@ __all__ = [
     "PUBLISHED",
     "RANK_SUBSETS",
     "RECHECK",
+    "RELEASE_DATES",
     "ROBUSTNESS",
     "SCENARIOS",
     "SEARCH",
     "SEVERAL_MICRO_BATCHES",
     "SHORT_INSTANCE",
     "STEADY_STATE",
-    "UNIFORM_INTERVALS",
     "WEIGHT_PASSING",
     "WINDOWS",
 ]

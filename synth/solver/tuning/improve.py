@@ -19,20 +19,44 @@ class PublishedTuning:
 
 
 @dataclass(frozen=True)
-class UniformIntervalsTuning:
-    """List schedules whose micro-batches begin at a uniform interval."""
+class ReleaseDatesTuning:
+    """List schedules whose micro-batches have release dates."""
 
-    # The first interval as a share of the busiest rank's work for a micro-batch, the last one as a
-    # multiple of the first, and the least and the largest ratio of one to the one before.
+    # Ops placed by all of them, about: by compiled code, and by Python.
+    most_compiled_ops: int = 1_000_000
+    most_ops: int = 12_000
+    # The share of these ops for each second of a search's time limit, for all bufferings together,
+    # and the least share for each.
+    share_per_s: float = 0.05
+    least_share: float = 0.1
+    # Share of the orders at uniform intervals, about; half of the others begin with a burst.
+    uniform_share: float = 0.4
+    # By rule: BW instead of B, F before B, the W's that may wait (None: all), and the patience
+    # before one of them.
+    rules: tuple[tuple[bool, bool, int | None, float], ...] = (
+        (True, False, 0, 0.0),
+        (False, False, 0, 0.0),
+        (False, False, 1, 0.5),
+        (False, False, None, 0.5),
+        (False, True, None, 1.0),
+    )
+    # The first uniform interval as a share of the busiest rank's work for a micro-batch, the last
+    # one as a multiple of the first, and the least and the largest ratio of one to the one before.
     first: float = 0.7
     range: float = 30.0
     ratio: float = 1.06
     most_ratio: float = 1.5
-    # Ops placed by all of them, about, by ratios up to that: by compiled code, and by Python.
-    most_compiled_ops: int = 1_000_000
-    most_ops: int = 12_000
-    # By rule: BW instead of B, the W's that may wait, and the patience before one of them.
-    rules: tuple[tuple[bool, int, float], ...] = ((True, 0, 0.0), (False, 0, 0.0), (False, 1, 0.5))
+    # Micro-batches of a burst as shares of the ranks, the intervals after it as shares of the
+    # busiest rank's work, further intervals between both, and the rules that are tried.
+    burst_shares: tuple[float, ...] = (0.5, 0.75, 1.0, 1.5)
+    interval_shares: tuple[float, ...] = (0.8, 0.95, 1.1)
+    pauses: tuple[float, ...] = (0.0, 1.0, 3.0)
+    rules_after_burst: int = 2
+    # Share of changes that move release dates; standard deviations of a move in the busiest rank's
+    # work for a micro-batch, and of a stretch.
+    dates_share: float = 0.65
+    deviation: float = 0.3
+    stretch_deviation: float = 0.1
 
 
 @dataclass(frozen=True)
@@ -82,6 +106,10 @@ class AnnealingTuning:
     # Long rounds: the share of the effort left that each takes, and its first temperature in mean
     # op durations. The hottest one leaves nothing of the order from which it begins.
     long_rounds: tuple[tuple[float, float], ...] = ((1 / 7, 0.1), (1 / 3, 4.0), (1.0, 0.5))
+    # Moves per op that a round must have for each mean op duration of its first temperature; with
+    # fewer it begins at another one, since it would not return to an order as good as the first.
+    moves_per_op_of_heat: int = 300
+    hottest_of_short: float = 0.1
     # The last temperature of a long round, in mean op durations.
     coldest_of_long: float = 0.004
     # Effort at each of its temperatures.
@@ -222,7 +250,7 @@ class RobustnessTuning:
 
 PUBLISHED = PublishedTuning()
 LIST_SCHEDULING = ListSchedulingTuning()
-UNIFORM_INTERVALS = UniformIntervalsTuning()
+RELEASE_DATES = ReleaseDatesTuning()
 ANNEALING = AnnealingTuning()
 EXTEND = ExtendTuning()
 SHORT_INSTANCE = ShortInstanceTuning()

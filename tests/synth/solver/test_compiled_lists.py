@@ -3,11 +3,11 @@
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 
-from benchmarks.realistic_profiles import realistic_case
+from benchmarks.realistic_profiles import case_of_several_stages, realistic_case
 from benchmarks.realistic_suite import candidate_of
 from synth.costs.costs import uniform_costs
 from synth.objective import Objective
@@ -18,7 +18,7 @@ from synth.solver.improve import list_scheduling
 from synth.solver.improve.compiled_lists import CompiledBuilder
 from synth.solver.improve.list_scheduling import Built
 from synth.solver.improve.priority_rules import PriorityRule, change, variants
-from synth.solver.improve.uniform_intervals import at_uniform_intervals
+from synth.solver.improve.release_dates import at_release_dates
 from synth.solver.instance.instance import Instance
 from synth.solver.instance.memory_models import relaxed_memory, safe_memory
 from synth.solver.instance.timing import ScoredOrders
@@ -66,16 +66,16 @@ def tight_v() -> Problem:
 
 
 @pytest.mark.parametrize("buffering", [BUFFERINGS[0], SMALLEST_BUFFERING])
-def test_at_uniform_intervals_compiled_orders_are_those_of_the_plain_builder(
+def test_from_release_dates_compiled_orders_are_those_of_the_plain_builder(
     buffering: Buffering,
 ) -> None:
     problem = tight_v()
     instance = safe_memory(problem, buffering)
     plain = list_scheduling.Builder(instance, problem.objective)
-    plain.most_uniform_ops = CompiledBuilder.most_uniform_ops
-    found = at_uniform_intervals(plain)
     compiled = CompiledBuilder(instance, problem.objective)
-    assert [compiled.scored(one) for one in at_uniform_intervals(compiled)] == found
+    plain.most_dated_ops = compiled.most_dated_ops = 80 * instance.num_ops
+    found = at_release_dates(plain)
+    assert [compiled.scored(one) for one in at_release_dates(compiled)] == found
     assert len(found) > 4
 
 
@@ -91,11 +91,11 @@ def test_a_search_over_rules_finds_the_same_with_compiled_code() -> None:
     assert len(found) > 10
 
 
-def test_under_a_tight_limit_uniform_intervals_take_less_time() -> None:
+def test_under_a_tight_limit_release_dates_take_less_time() -> None:
     problem = tight_v()
     instance = safe_memory(problem, BUFFERINGS[0])
     builder = CompiledBuilder(instance, problem.objective)
-    uniform = builder.scored(best_of(at_uniform_intervals(builder)))
+    uniform = builder.scored(best_of(at_release_dates(builder)))
     found = evaluate_order(problem, uniform.programs(instance), "uniform", uniform.value_us)
     assert found is not None
     others = (builder.build(rules) for rules in variants(instance))
@@ -105,29 +105,59 @@ def test_under_a_tight_limit_uniform_intervals_take_less_time() -> None:
 
 
 class Asked(list_scheduling.Builder):
-    """A builder that notes the intervals that it is asked for."""
+    """A builder that notes the release dates that it is asked for."""
 
-    def __init__(self, problem: Problem, most_uniform_ops: int) -> None:
+    def __init__(self, problem: Problem, most_dated_ops: int) -> None:
         super().__init__(safe_memory(problem, BUFFERINGS[0]), problem.objective)
-        self.most_uniform_ops, self.asked = most_uniform_ops, list[int]()
+        self.most_dated_ops, self.asked = most_dated_ops, list[tuple[int, ...]]()
+        self.intervals_us, self.uniform_us = list[int](), list[int]()
 
-    def build(self, rules: Sequence[PriorityRule], interval_us: int = 0) -> ScoredOrders | None:
-        self.asked.append(interval_us)
-        return super().build(rules, interval_us)
+    def build(
+        self, rules: Sequence[PriorityRule], releases_us: Sequence[int] = ()
+    ) -> ScoredOrders | None:
+        self.asked.append(tuple(releases_us))
+        built = super().build(rules, releases_us)
+        apart = {later - earlier for earlier, later in pairwise(releases_us)}
+        if len(apart) == 1:
+            self.intervals_us.append(apart.pop())
+            self.uniform_us += [] if built is None else [built.value_us]
+        return built
 
 
 def test_intervals_stop_once_the_last_micro_batch_begins_too_late() -> None:
     problem = tight_v()
-    many = Asked(problem, 1_000_000)
-    best_us = best_of(at_uniform_intervals(many)).value_us
-    last = problem.num_micro_batches - 1
-    assert last * many.asked[-1] < best_us <= 1.07 * last * many.asked[-1]
+    many = Asked(problem, 100_000)
+    at_release_dates(many)
+    last, longest_us = problem.num_micro_batches - 1, max(many.intervals_us)
+    best_us = min(many.uniform_us)
+    assert last * longest_us < best_us <= 1.6 * last * longest_us
     few = Asked(problem, 4 * many.instance.num_ops)
-    at_uniform_intervals(few)
+    at_release_dates(few)
     assert 0 < len(few.asked) < len(many.asked) / 4
-    assert not at_uniform_intervals(Asked(problem, many.instance.num_ops - 1))
-    assert not at_uniform_intervals(many, lambda: True)
-    assert not at_uniform_intervals(Asked(replace(problem, caps_bytes=None), 1_000_000))
+    assert not at_release_dates(Asked(problem, many.instance.num_ops - 1))
+    assert not at_release_dates(many, should_stop=lambda: True)
+    assert not at_release_dates(Asked(replace(problem, caps_bytes=None), 1_000_000))
+
+
+def test_micro_batches_wait_for_their_release_dates() -> None:
+    """A micro-batch alone takes 4 · 10 µs forwards, 4 · 12 backwards, and 8 for its last W."""
+    costs = uniform_costs(4, forward_us=10, backward_input_us=12, backward_weight_us=8)
+    instance = relaxed_memory(Problem.linear(costs, 3))
+    builder = list_scheduling.Builder(instance, Objective.MAKESPAN)
+    for rules in variants(instance):
+        built = builder.build(rules, (0, 500, 1_000))
+        assert built is not None
+        fused_us = 8 * any(rule.fused for rule in rules)
+        assert built.value_us in (1_000 + 96, 1_000 + 96 + 3 * fused_us)
+
+
+def test_a_burst_and_moved_dates_take_less_time_than_uniform_intervals() -> None:
+    """Memory stands empty while a pipeline fills at a uniform interval."""
+    problem = candidate_of(case_of_several_stages(2)).problem
+    builder = Asked(problem, 100 * 1_152)
+    plain_us = best_of(at_release_dates(builder)).value_us
+    assert builder.instance.num_ops == 1_152
+    assert plain_us < 0.96 * min(builder.uniform_us)
 
 
 @pytest.mark.parametrize("objective", [Objective.MAKESPAN, Objective.PERIOD])
@@ -151,4 +181,4 @@ def test_two_replicas_begin_a_micro_batch_each_in_the_time_of_both() -> None:
     )
     problem = Problem(costs, placement("bidirectional", 4), 16, (20,) * 4)
     builder = CompiledBuilder(safe_memory(problem, BUFFERINGS[0]), Objective.MAKESPAN)
-    assert best_of(at_uniform_intervals(builder)).value_us == 510
+    assert best_of(at_release_dates(builder)).value_us == 510
