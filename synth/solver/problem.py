@@ -167,7 +167,9 @@ class Problem:
     def reduction_us(self, stage: int) -> int:
         """Return the duration of the reduction of a stage's gradients, see `Costs.reduction_us`."""
         ranks = self.placement.holding(stage)
-        return self.costs.reduction_us(
+        # R hides no part of a reduction.
+        costs = self.costs if self.merged is None else self.merged.costs
+        return costs.reduction_us(
             stage,
             ranks,
             is_alone=self.placement.is_alone(stage),

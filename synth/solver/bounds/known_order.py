@@ -25,8 +25,8 @@ class _Difference(NamedTuple):
 def attained_us(model: ExactModel, timing: TimedOrders) -> int | None:
     """Return the objective of the model's ranks in a known order.
 
-    None if it is a sum of spans, or if more is to be ordered than F, B and W: recomputation that
-    runs by itself, and reductions.
+    None if it is a sum of spans, or a period from starts that differ between schedules, or if more
+    is to be ordered than F, B and W: recomputation that runs by itself, and reductions.
 
     Args:
         model: minimises a makespan or a period; its memory limits are not looked at.
@@ -34,7 +34,8 @@ def attained_us(model: ExactModel, timing: TimedOrders) -> int | None:
     """
     copies = [model.ops.instance[copy] for copy in model.ops.copies]
     has_more = any(copy.again_us or copy.reduce_us for copy in copies)
-    if has_more or model.ops.objective.is_sum:
+    starts_vary = any(not isinstance(origin, int) for origin in model.ops.origin.values())
+    if has_more or starts_vary or model.ops.objective.is_sum:
         return None
     index = {node: _index(start) for node, start in model.ops.start.items()}
     known_us = {index[node]: timing.starts[node] for node in index}

@@ -44,7 +44,8 @@ def search(
     """
     sizes, is_found = list(_sizes(instance)), False
     refuted_rates_us: dict[int, float] = {}
-    least_us = max(1, least_us, *(max(c.work_us, c.down_us, c.up_us) for c in instance.copies))
+    apart_us = (max(c.work_us, c.down_apart_us, c.up_apart_us) for c in instance.copies)
+    least_us = max(1, least_us, *apart_us)
     for place, size in enumerate(sizes):
         # The first sizes find most; effort that they do not use is left for the others.
         share = max(SEVERAL_MICRO_BATCHES.least_share, 1 / (len(sizes) - place))

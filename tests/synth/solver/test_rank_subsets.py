@@ -135,6 +135,20 @@ def test_what_ranks_attain_in_a_known_order_is_between_their_least_and_its_value
         assert bounds.alone(rank, 1.0).bound_us <= attained_us <= value_us
 
 
+@pytest.mark.parametrize("objective", [Objective.MAKESPAN, Objective.PERIOD])
+def test_where_starts_vary_a_known_order_says_nothing_of_the_period(objective: Objective) -> None:
+    """With two copies of the model either one may be the first that a rank runs."""
+    costs = uniform_costs(2, forward_us=3, backward_input_us=4, backward_weight_us=2)
+    problem = Problem(costs, placement("bidirectional", 2), 4, None, objective)
+    programs = RandomOrders(random.Random(0), problem).programs()
+    setting = setting_of(problem, 0)
+    timing = split_timing(programs, setting.instance)
+    assert timing is not None
+    bounds = RankSubsets.of(replace(setting, reference=lambda: Reference(1_000, timing)))
+    bounds._attain_in_order((0,))
+    assert ((0,) in bounds.attained_us) == (objective == Objective.MAKESPAN)
+
+
 def test_a_rank_alone_waits_for_its_own_later_stage() -> None:
     """Rank 0 of a V holds the first and the last stage, and its memory four activations.
 
