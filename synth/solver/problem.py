@@ -164,6 +164,15 @@ class Problem:
         most_us = transfer_us + min(below[OpKind.B], below[OpKind.BW])
         return min(self.merged.costs.stages[stage].duration_us[OpKind.R], most_us)
 
+    @property
+    def times_r_late(self) -> bool:
+        """True if some R is longer than `lead_us` may be: orders may take less than models say."""
+        if self.merged is None:
+            return False
+        stages, last = self.merged.costs.stages, self.costs.num_stages - 1
+        inner = self.merged.stages - {last}
+        return any(self.lead_us(s, 0) < stages[s].duration_us[OpKind.R] for s in inner)
+
     def reduction_us(self, stage: int) -> int:
         """Return the duration of the reduction of a stage's gradients, see `Costs.reduction_us`."""
         ranks = self.placement.holding(stage)

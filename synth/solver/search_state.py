@@ -187,9 +187,12 @@ class SearchState:
             self._within.take_bounds()
 
     def raise_bound(self, proven: ProvenBound) -> None:
-        """Take a bound if it is better; report it unless it is better by very little."""
+        """Take a bound if it is better; report it unless it is better by very little.
+
+        None where schedules may take less than models say, and be below it.
+        """
         bound_us = proven.bound_us
-        if bound_us > self.bound_us:
+        if bound_us > self.bound_us and not self.problem.times_r_late:
             if self.best is not None and bound_us > self.best.value_us:
                 self._check(self.best.value_us, proven)
                 bound_us = self.best.value_us
@@ -202,8 +205,10 @@ class SearchState:
         """Raise RuntimeError if a schedule is below a bound.
 
         With several copies it may be: bounds are over schedules that share micro-batches evenly.
+        Where R is a part of B it may be, too: R needs no memory for the gradient.
         """
-        if value_us < proven.bound_us and self.problem.num_replicas == 1:
+        is_exact = self.problem.num_replicas == 1 and self.problem.merged is None
+        if value_us < proven.bound_us and is_exact:
             raise RuntimeError(
                 f"the bound {proven.bound_us} µs is above a schedule of {value_us} µs: a bug in "
                 f"{proven.certificate.words if proven.certificate else 'a prover'}"

@@ -35,31 +35,8 @@ class Robustness:
         state, should_stop = self.state, self.state.budget.time_is_up
         if state.best is not None and _num_trials(state.best) > 0 and not should_stop():
             state.options.report_part(self.part)
-            found = _improved(state.problem, state.best, should_stop, state.scenario_factors)
-            if found is not None:
-                state.refine(found)
-
-
-def _improved(
-    problem: Problem,
-    best: EvaluatedSchedule,
-    should_stop: Callable[[], bool],
-    scenario_factors: ScenarioFactors,
-) -> EvaluatedSchedule | None:
-    """Improve a schedule; where R is a part of B, ops are moved as they are searched.
-
-    Returns:
-        None if what is found is slower once R is apart.
-    """
-    if problem.merged is None:
-        return improve_robustness(problem, best, should_stop, scenario_factors)
-    seen = replace(problem, merged=None)
-    begun = evaluate(seen, best.schedule, best.found_by)
-    if begun is None:
-        return None
-    found = improve_robustness(seen, begun, should_stop, scenario_factors)
-    judged = evaluate(problem, found.schedule, found.found_by)
-    return judged if judged is not None and judged.value_us <= best.value_us else None
+            factors = state.scenario_factors
+            state.refine(improve_robustness(state.problem, state.best, should_stop, factors))
 
 
 def improve_robustness(
@@ -70,12 +47,23 @@ def improve_robustness(
 ) -> EvaluatedSchedule:
     """Move ops until no move lowers the mean over scenarios, or the effort is spent.
 
-    The value and the highest peak of a rank never get worse.
+    The value and the highest peak of a rank never get worse. Where R is a part of B, ops are moved
+    as they are searched, and the last order is judged with R apart.
 
     Args:
         should_stop: polled before each move.
         scenario_factors: the scenarios; None: those of the problem.
     """
+    if problem.merged is not None:
+        seen = replace(problem, merged=None)
+        begun = evaluate(seen, candidate.schedule, candidate.found_by)
+        if begun is None:
+            return candidate
+        found = improve_robustness(seen, begun, should_stop, scenario_factors)
+        judged = evaluate(problem, found.schedule, found.found_by)
+        if judged is None or found is begun or not _is_no_worse(judged, candidate):
+            return candidate
+        return judged
     tries = _num_trials(candidate)
     if tries == 0 or should_stop():
         return candidate
@@ -88,6 +76,11 @@ def improve_robustness(
             break
         idle = 0 if gained else idle + 1
     return search.best
+
+
+def _is_no_worse(found: EvaluatedSchedule, known: EvaluatedSchedule) -> bool:
+    is_as_small = max(found.peak_bytes) <= max(known.peak_bytes)
+    return found.value_us <= known.value_us and is_as_small
 
 
 def _num_trials(candidate: EvaluatedSchedule) -> int:
