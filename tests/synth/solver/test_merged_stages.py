@@ -12,7 +12,7 @@ import pytest
 from synth.costs.costs import Costs, uniform_costs
 from synth.objective import Objective
 from synth.op_kinds import OpKind
-from synth.plan.recompute.given_stages import with_merged
+from synth.plan.recompute.given_stages import solve_recomputing, with_merged
 from synth.plan.recompute.stages import bounds
 from synth.profile.links import Link, Links
 from synth.schedule.model import Buffering, Placement, Schedule
@@ -25,10 +25,12 @@ from synth.solver.evaluate.evaluate import evaluate
 from synth.solver.evaluate.op_table import OpTable
 from synth.solver.evaluate.order_arrays import order_arrays
 from synth.solver.improve.annealing import Walk
+from synth.solver.improve.robustness.robustness import improve_robustness
 from synth.solver.instance.memory_models import relaxed_memory
 from synth.solver.instance.timing import timed
 from synth.solver.problem import Problem
 from tests.sweep import sweep
+from tests.synth.effort import counted
 from tests.synth.odd_problems import RandomOrders, odd_costs
 
 B, BW, R = OpKind.B, OpKind.BW, OpKind.R
@@ -146,3 +148,28 @@ def test_after_moves_the_changed_part_is_timed_as_the_whole(seed: int) -> None:
     for temperature_us in (0.0, 1.0, 10.0, 1e9) * 4:
         walk.run(8, temperature_us, 1.0, rng)
         assert walk.value_us == kernel_us(merged, walk.now)
+
+
+@pytest.mark.parametrize("seed", sweep([28, 46, 72, 55, 91], daily=3))
+def test_where_r_takes_long_no_search_ends_with_a_wrong_bound(seed: int) -> None:
+    """Schedules take less than models say: bounds of these models are above some schedules."""
+    problem, merged, schedule = odd_recomputing(seed, clips=True)
+    assert merged.times_r_late and merged.merged is not None
+    true = evaluate(merged, schedule, "random")
+    assert true is not None
+    limited = replace(problem, caps_bytes=tuple(2 * peak for peak in true.peak_bytes))
+    found = solve_recomputing(limited, merged.merged.stages, counted(0.05))
+    assert found.value_us is not None and found.lower_bound_us <= found.value_us
+
+
+@pytest.mark.parametrize("seed", sweep(range(12), daily=4))
+def test_moves_for_robustness_never_make_an_order_worse_with_r_apart(seed: int) -> None:
+    _, merged, schedule = odd_recomputing(seed, clips=False)
+    true = evaluate(merged, schedule, "random")
+    assert true is not None
+    found = improve_robustness(merged, true)
+    judged = evaluate(merged, found.schedule, "random")
+    assert judged is not None
+    assert (found.value_us, found.peak_bytes) == (judged.value_us, judged.peak_bytes)
+    assert found.value_us <= true.value_us
+    assert max(found.peak_bytes) <= max(true.peak_bytes)
