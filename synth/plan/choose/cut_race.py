@@ -33,6 +33,7 @@ from synth.solver.improve.annealing import Annealing, first_round_s
 from synth.solver.improve.compiled_kernels import are_usable
 from synth.solver.options import Part, SolveOptions
 from synth.solver.result import judged_result
+from synth.solver.tuning import ANNEALING
 from synth.solver.watch import SolveWatch
 
 
