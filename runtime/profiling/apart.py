@@ -5,11 +5,13 @@ embedding through an attribute, a global in which one layer leaves what another 
 with running statistics in several layers. On ranks each of them has a copy of its own.
 """
 
-from collections.abc import Sequence
-from contextlib import suppress
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from math import isfinite
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
@@ -20,6 +22,7 @@ from ..execution.base.boundary import can_have_gradient
 from ..input_function import MicroBatch
 from ..models.layered_stage import LayerCall
 from ..state.module_state import unchanged
+from ..state.positions import NUMPY_RANDOM, PYTHON_RANDOM
 from .sample import copied, positional
 
 _TOLERANCE = 1e-5
@@ -46,9 +49,9 @@ def check_apart(
     batches = [batch, other if _can_take(calls, other) else batch]
     before = [(p, p.grad) for module in modules for p in module.parameters()]
     try:
-        with unchanged(*modules), torch.random.fork_rng(), torch.no_grad():
+        with unchanged(*modules), _own_random_numbers(), torch.enable_grad():
             whole = [_chained(calls, number, given) for number, given in enumerate(batches)]
-        with unchanged(*modules), torch.random.fork_rng(), torch.enable_grad():
+        with unchanged(*modules), _own_random_numbers(), torch.enable_grad():
             apart = _LayerByLayer(calls, names).losses(batches)
     finally:
         for parameter, gradient in before:
@@ -67,26 +70,49 @@ def _can_take(calls: Sequence[LayerCall], batch: MicroBatch) -> bool:
     with (
         suppress(Exception),  # of any class: the batch may be one that the user's code refuses
         unchanged(*[call.module for call in calls]),
-        torch.random.fork_rng(),
-        torch.no_grad(),
+        _own_random_numbers(),
     ):
         return isfinite(_chained(calls, 0, batch))
     return False
 
 
+@contextmanager
+def _own_random_numbers() -> Iterator[None]:
+    """Restore after the block all generators that `_forward` seeds."""
+    generators = (PYTHON_RANDOM, NUMPY_RANDOM)
+    before = [generator.take() for generator in generators]
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        for generator, state in zip(generators, before, strict=True):
+            generator.put(state)
+
+
 def _chained(calls: Sequence[LayerCall], number: int, batch: MicroBatch) -> float:
-    x, targets = copied(batch)
-    for index, call in enumerate(calls):
-        arguments = positional(x, is_first=index == 0)
-        if index == len(calls) - 1:
-            arguments = (*arguments, targets)
-        x = call(arguments, _seed(index, number))
+    x, targets = batch
+    for index in range(len(calls)):
+        x = _detached(_forward(calls, index, number, x, targets))
     return float(x)
 
 
-def _seed(index: int, number: int) -> int:
-    """The seed of a layer's random numbers for a micro-batch."""
-    return 2 * index + number
+def _forward(calls: Sequence[LayerCall], index: int, number: int, x: Any, targets: Any) -> Any:
+    """Run F of a layer with its graph, on copies, with random numbers of its own.
+
+    Layers may drop themselves by numbers of Python or NumPy, in whichever order they are run.
+    """
+    given = pytree.tree_map_only(Tensor, _entered if index else torch.clone, x)
+    arguments = positional(given, is_first=index == 0)
+    if index == len(calls) - 1:
+        arguments = (*arguments, copied(targets))
+    seed = 2 * index + number
+    random.seed(seed)
+    np.random.seed(seed)
+    return calls[index](arguments, seed)
+
+
+def _detached(tree: Any) -> Any:
+    return pytree.tree_map_only(Tensor, torch.detach, tree)
 
 
 class _LayerByLayer:
@@ -112,8 +138,7 @@ class _LayerByLayer:
             buffers = dict(call.module.named_buffers())
             held = {name: b.clone() for name, b in buffers.items()}
             for number, x in enumerate(xs):
-                last = (targets[number],) if index == len(self._calls) - 1 else ()
-                xs[number] = self._run(index, _seed(index, number), x, copied(last))
+                xs[number] = self._run(index, number, x, targets[number])
             for name, buffer in buffers.items():
                 if id(buffer) in seen and not torch.equal(buffer, held[name]):
                     raise SynthError(
@@ -124,18 +149,16 @@ class _LayerByLayer:
                 seen.setdefault(id(buffer), self._names[index])
         return [float(loss) for loss in xs]
 
-    def _run(self, index: int, seed: int, x: Any, targets: tuple[Any, ...]) -> Any:
+    def _run(self, index: int, number: int, x: Any, targets: Any) -> Any:
         """Run F and the backward of one layer, and return its output."""
-        given = pytree.tree_map_only(Tensor, _entered if index else torch.clone, x)
-        arguments = (*positional(given, is_first=index == 0), *targets)
-        output = self._calls[index](arguments, seed)
+        output = _forward(self._calls, index, number, x, targets)
         ends = [y for y in pytree.tree_leaves(output) if isinstance(y, Tensor) and y.requires_grad]
         if ends:
             for parameter in self._owners:
                 parameter.grad = None
             torch.autograd.backward(ends, [torch.ones_like(y) for y in ends], retain_graph=True)
             self._check_gradients(index)
-        return pytree.tree_map_only(Tensor, torch.detach, output)
+        return _detached(output)
 
     def _check_gradients(self, index: int) -> None:
         for parameter, owners in self._owners.items():

@@ -41,7 +41,8 @@ def layer_gradients(sample: Sample, call: LayerCall) -> Gradients:
     arguments = positional(pytree.tree_unflatten(given, tree), is_first=sample.is_first)
     if sample.targets is not None:
         arguments = (*arguments, copied(sample.targets))
-    with unchanged(call.module), torch.random.fork_rng():
+    devices = [sample.device] if sample.device.type == "cuda" else []
+    with unchanged(call.module), torch.random.fork_rng(devices=devices):
         call.begin()
         outputs = [
             leaf

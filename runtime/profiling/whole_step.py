@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from statistics import median
 from typing import Any, Self, TypeVar
 
@@ -121,7 +122,7 @@ class WholeStepRun:
         """
         clock = clock or OpClock(self._device)
         with self._stage() as (stage, calls):
-            run = _Step(stage, batch, self._device, clock)
+            run = self._step(stage, batch, clock)
             lowered = _lowered(self._part, 1)
             for _ in range(_WARM_UP):
                 self._together(lambda: run.step(lowered))
@@ -137,13 +138,17 @@ class WholeStepRun:
     def in_turns(self, batch: MicroBatch, *, rounds: int, clock: OpClock) -> Turns:
         """Measure the time again, in turns with that of each layer alone."""
         with self._stage() as (stage, calls):
-            run = _Step(stage, batch, self._device, clock)
+            run = self._step(stage, batch, clock)
             lowered = _lowered(self._part, 1)
             samples = samples_of(calls, run.batch)
             found = self._together(
                 lambda: in_turns(lambda: run.times_us(lowered, 1)[0], samples, clock, rounds)
             )
         return max(found, key=lambda turns: turns.whole_us)
+
+    def _step(self, stage: LayeredStage, batch: MicroBatch, clock: OpClock) -> "_Step":
+        saves_inputs = self._part.layer_profile(0).input_until != OpKind.F
+        return _Step(stage, batch, self._device, clock, saves_inputs=saves_inputs)
 
     def _peaks(self, run: "_Step", static_bytes: int) -> tuple[HeldPeak, ...]:
         """Measure the peaks, with B and W or with BW, whichever comes nearer the plan.
@@ -211,9 +216,16 @@ class _Step:
     """Steps of one stage that is the whole pipeline."""
 
     def __init__(
-        self, stage: LayeredStage, batch: MicroBatch, device: torch.device, clock: OpClock
+        self,
+        stage: LayeredStage,
+        batch: MicroBatch,
+        device: torch.device,
+        clock: OpClock,
+        *,
+        saves_inputs: bool,
     ) -> None:
         self._stage, self._device, self._clock = stage, device, clock
+        self._saves_inputs = saves_inputs
         on_device = pytree.tree_map_only(Tensor, lambda t: t.to(device), tuple(batch))
         self.batch = MicroBatch(*on_device)
 
@@ -224,11 +236,13 @@ class _Step:
     def rise_bytes(self, lowered: Lowered) -> int:
         """Return the rise of memory above its level between steps.
 
-        What the first layer saves of its inputs is a part of it, as in the layer's profile.
+        What the first layer saves of its inputs is a part of it, as in the layer's profile. Inputs
+        that it saves nothing of are the batch's.
         """
-        pipeline, (inputs, targets) = self._pipeline(lowered), self.batch
-        number = lowered.schedule.num_micro_batches
-        copies = Batch(_Copies(inputs, number), [copied(targets) for _ in range(number)])
+        pipeline, copies = self._pipeline(lowered), self._copies(lowered)
+        if self._saves_inputs:
+            inputs = _Copies(self.batch.inputs, lowered.schedule.num_micro_batches)
+            copies = replace(copies, inputs=inputs)
         with measure(self._device) as found:
             pipeline.step(copies)
         return found.peak_bytes

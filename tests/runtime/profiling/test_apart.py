@@ -1,8 +1,10 @@
 """Layers that share more than registered parameters and outputs are refused by the profile."""
 
+import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -148,6 +150,42 @@ def test_shared_parameters_and_own_state_are_measured_and_stay() -> None:
     after = [p for layer in layers for p in layer.state_dict().values()]
     assert all(map(torch.equal, before, after))
     assert all(p.grad is None for layer in layers for p in layer.parameters())
+
+
+class Dropped(Plain):
+    """A layer that is left out at random (LayerDrop), by another generator than torch's."""
+
+    def __init__(self, draw: Callable[[], float]) -> None:
+        super().__init__()
+        self._draw = draw
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if self._draw() < 0.5 else x * 1.0
+
+
+@pytest.mark.parametrize("draw", [random.random, np.random.random])
+def test_layers_may_draw_from_python_and_numpy(draw: Callable[[], float]) -> None:
+    torch.manual_seed(0)
+    table = nn.Embedding(WORDS, WIDTH)
+    layers = [table, *(Dropped(draw) for _ in range(6)), OwnHead(table.weight)]
+    before = random.getstate(), str(np.random.get_state())
+    assert "Dropped.1" in measured(layers)
+    assert before == (random.getstate(), str(np.random.get_state()))
+
+
+class FloatLoss(nn.Module):
+    def forward(self, x: Tensor, targets: Tensor) -> Tensor:
+        return (x.float() - targets.float()).square().mean()
+
+
+def test_layers_whose_kernels_differ_without_gradients_are_measured() -> None:
+    """In evaluation mode PyTorch's encoder has a fused kernel, which rounds otherwise."""
+    torch.manual_seed(0)
+    encoders = [nn.TransformerEncoderLayer(64, 4, 128, batch_first=True) for _ in range(3)]
+    layers = [layer.bfloat16().eval() for layer in encoders]
+    x = torch.randn(8, 16, 64).bfloat16()
+    profile = profile_layers([*layers, FloatLoss()], x, x, warmup=0, iterations=1)
+    assert len(profile.layers) == 4
 
 
 def test_layers_without_sizes_are_refused() -> None:

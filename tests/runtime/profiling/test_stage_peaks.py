@@ -28,6 +28,7 @@ BACKWARDS = (OpKind.B, OpKind.W, OpKind.BW)
 CHANNELS = 16
 # The loss, and the numbers that a few ops of torch make; a boundary has 131,072 bytes.
 SCALARS_BYTES = 1024
+RANDOM_STATE_BYTES = 5056 + SCALARS_BYTES
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -128,6 +129,23 @@ def test_the_peaks_of_a_whole_step_of_convolutions_are_the_planned_ones(name: st
     profile_layers(layers, x, x[:, 0, 0, 0], warmup=0, iterations=1, on_whole_step=steps.append)
     for peak in steps[0].peaks:
         assert peak.planned_bytes == pytest.approx(peak.measured_bytes, abs=SCALARS_BYTES)
+
+
+def frozen() -> nn.Module:
+    return Convolved().requires_grad_(False)
+
+
+@pytest.mark.parametrize("make", [nn.GELU, frozen])
+def test_inputs_that_are_not_saved_are_not_in_the_peaks_of_a_whole_step(
+    make: Callable[[], nn.Module],
+) -> None:
+    torch.manual_seed(0)
+    steps: list[WholeStep] = []
+    x = torch.randn(8, CHANNELS, 16, 16)
+    layers = [*(make() for _ in range(4)), Mean()]
+    profile_layers(layers, x, x[:, 0, 0, 0], warmup=0, iterations=1, on_whole_step=steps.append)
+    for peak in steps[0].peaks:
+        assert peak.planned_bytes == pytest.approx(peak.measured_bytes, abs=RANDOM_STATE_BYTES)
 
 
 def peaks_of_two_stages(layers: list[nn.Module], split: bool) -> tuple[int, int]:
