@@ -62,7 +62,7 @@ def cut_model(
     named = None if at is None else named_pieces(model, at)
     begins = find_blocks(model) if named is None else [n for names in named.values() for n in names]
     call = loss_call(model)
-    with _one_at_a_time, unchanged(model), torch.random.fork_rng(devices=[]), as_traced():
+    with _one_at_a_time, unchanged(model), torch.random.fork_rng(devices=[]), as_traced(inputs):
         recording = record(model, closed_modules(model, begins), call, inputs, targets)
     steps = without_unused(recording)
     if named is None:

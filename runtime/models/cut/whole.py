@@ -46,18 +46,39 @@ def _call_of_transformers(model: nn.Module, inputs: Any, targets: Any) -> tuple[
     given = inputs if isinstance(inputs, tuple) else (inputs,)
     if isinstance(inputs, Mapping):
         given, keywords = (), {**inputs, **keywords}
-    return model(*given, **keywords).logits, False
+    with _without_warnings(model):
+        return model(*given, **keywords).logits, False
 
 
 @contextmanager
-def as_traced() -> Iterator[None]:
+def _without_warnings(model: nn.Module) -> Iterator[None]:
+    """Within it no part of the model reads ids, to warn of padding without a mask."""
+    name = "warn_if_padding_and_no_attention_mask"
+    parts = [vars(part) for part in model.modules() if hasattr(part, name)]
+    for attributes in parts:
+        attributes[name] = lambda *_: None
+    try:
+        yield
+    finally:
+        for attributes in parts:
+            del attributes[name]
+
+
+# Inputs from whose numbers models of transformers make masks.
+_MASKING = frozenset({"attention_mask", "position_ids"})
+
+
+@contextmanager
+def as_traced(inputs: Any) -> Iterator[None]:
     """Within it models of transformers make masks without a look at their numbers, as if traced.
 
     Otherwise they leave out a mask of ones, and a batch with padding would have other steps.
+    Without such inputs they are not traced: they would make a mask of positions that are the same
+    in each batch, and lose the kernels of attention that need no mask.
     """
     utils: Any = sys.modules.get("transformers.utils.import_utils")
     own = getattr(utils, "is_jit_tracing", None)
-    if own is None:
+    if own is None or not (isinstance(inputs, Mapping) and _MASKING & inputs.keys()):
         yield
         return
     utils.is_jit_tracing = lambda: True

@@ -4,6 +4,8 @@ In a fixed order a model of some ranks is a system of differences, whose least s
 longest paths. Memory depends on the order alone, and the known schedule keeps its limits.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple

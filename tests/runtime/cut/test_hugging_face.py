@@ -180,6 +180,13 @@ def test_padded_and_packed_sequences_are_cut_for_any_masks_and_places(
         torch.testing.assert_close(chained(pieces, given, ids.flip(1)), expected)
 
 
+def test_without_masks_attention_has_the_kernel_of_the_whole_model(tmp_path: Path) -> None:
+    """In bfloat16 another one would be seen."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"} | CAUSAL["llama"]))
+    ids = torch.randint(1, 64, (2, 12), generator=torch.Generator().manual_seed(0))
+    cut_model(make_whole(ModelSpec(f"hf:{tmp_path}/config.json")).bfloat16(), ids, ids.flip(1))
+
+
 def test_a_language_model_with_images_is_cut_for_tokens_alone(tmp_path: Path) -> None:
     images = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
     vision = images | {"num_attention_heads": 2, "image_size": 16, "patch_size": 4}
