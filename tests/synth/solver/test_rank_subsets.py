@@ -154,13 +154,14 @@ def test_a_rank_alone_waits_for_its_own_later_stage() -> None:
 
     F = B = W = 100 and 300 between ranks: F of the last stage starts at 900 or later. Until then
     rank 0 runs F's of the first stage, and no fourth one, which would leave no memory for the last
-    stage. So it idles for 600, besides 2,400 of work; its closed form is the first B at 1,000.
+    stage. So it idles for 600, besides 2,400 of work, and again behind its last F; its closed form
+    is of what memory holds then.
     """
     problem = v_of_two(m=4, held=2)
     instance = relaxed_for_fusion(problem)
     outcome = RankSubsets.of(setting_of(problem, 20_000)).alone(0, 1.0)
-    assert rank_bound(instance, 0).makespan_us == 1_000 + 1_600
-    assert outcome.bound_us >= 2_400 + 600
+    assert rank_bound(instance, 0).makespan_us == 3_300
+    assert outcome.bound_us == 3_600
     best = solve(problem, exact_alone())
     assert best.value_us is not None and outcome.bound_us <= best.value_us
 
