@@ -41,7 +41,8 @@ class Problem:
             R, moves of activations. The search orders the others; it places R by choosing stages,
             and `plan.offload` chooses moves.
         merged: stages that recompute, whose R is the first part of B in the costs. R does not wait
-            for the gradient, and orders are judged with R apart; bounds do not hold then.
+            for the gradient, and orders are judged with R apart; bounds are those of R right before
+            B, and hold unless `times_r_late`.
     """
 
     costs: Costs

@@ -1,4 +1,4 @@
-"""What a few ranks attain in the order of a known schedule, with other ranks as delays.
+"""The value that a few ranks attain in the order of a known schedule, with others as delays.
 
 In a fixed order a model of some ranks is a system of differences, whose least solution is made of
 longest paths. Memory depends on the order alone, and the known schedule keeps its limits.

@@ -1,4 +1,4 @@
-"""What a network interface that reductions share with transfers of the pipeline would cost."""
+"""The cost of a network interface that reductions share with transfers of the pipeline."""
 
 from collections.abc import Iterator
 from statistics import median
@@ -15,7 +15,7 @@ from synth.schedule.simulate import Timeline, simulate
 
 
 class Shared(NamedTuple):
-    """What is sent beside the reductions of a run, as shares of its step.
+    """The transfers beside the reductions of a run, as shares of its step.
 
     Attributes:
         beside: transfers of a rank while it reduces, of the rank that has most of them.
