@@ -33,7 +33,6 @@ from synth.solver.improve.annealing import Annealing, first_round_s
 from synth.solver.improve.compiled_kernels import are_usable
 from synth.solver.options import Part, SolveOptions
 from synth.solver.result import judged_result
-from synth.solver.tuning import ANNEALING
 from synth.solver.watch import SolveWatch
 
 
@@ -161,8 +160,7 @@ class CutRace:
         is_late, left = clock.deadline(limit_s), annealing.left_of(limit_s, clock)
         least_us = trial.lower_bound_us
         if is_last:
-            units_of_left = 1.0 if clock.is_deterministic else ANNEALING.units_per_s
-            found = annealing.run_long(left, is_late, CUT_RACE.long_rounds, units_of_left)
+            found = annealing.run_long(left, is_late, CUT_RACE.long_rounds)
         else:
             units = left() if clock.is_deterministic else math.inf
             found = annealing.run(units, is_late, least_us)

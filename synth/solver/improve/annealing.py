@@ -120,12 +120,12 @@ class Annealing:
     def left_of(
         self, limit_s: float, clock: Clock, units_per_s: float = ANNEALING.units_per_s
     ) -> Callable[[], float]:
-        """Return what is left of a time that begins now, or of as much effort, as a function."""
+        """Return the units that are left of a time that begins now, or of effort, as a function."""
         if clock.is_deterministic:
             last = self.units_spent + limit_s * units_per_s
             return lambda: last - self.units_spent
         end_s = clock.elapsed_s + limit_s
-        return lambda: end_s - clock.elapsed_s
+        return lambda: (end_s - clock.elapsed_s) * units_per_s
 
     def run(
         self, units: float, should_stop: Callable[[], bool], least_us: int = 0
@@ -154,16 +154,14 @@ class Annealing:
         left: Callable[[], float],
         should_stop: Callable[[], bool],
         rounds: Sequence[tuple[float, float]] = ANNEALING.long_rounds,
-        units_of_left: float = ANNEALING.units_per_s,
     ) -> Iterator[EvaluatedSchedule]:
         """Yield verified candidates of long rounds, each better than those before.
 
         Args:
-            left: the effort that is left, in any unit; the last round has cooled when it is 0.
+            left: the units of effort that are left; the last round has cooled when it is 0.
             should_stop: polled after every `units_per_temperature` units of effort, about.
             rounds: the share of the effort left that each takes, and its first temperature in mean
                 op durations.
-            units_of_left: the units of effort in one of `left`.
         """
         yield from self._improved()
         for share, given in rounds:
@@ -173,7 +171,7 @@ class Annealing:
             if walk is None:
                 return
             end = left() - effort
-            moves_per_op = effort * units_of_left / self.table.num_ops**2
+            moves_per_op = effort / self.table.num_ops**2
             if moves_per_op < ANNEALING.moves_per_op_of_heat * hottest:
                 hottest = min(hottest, ANNEALING.hottest_of_short)
             done_share = partial(_done_share, left, end, effort)

@@ -52,11 +52,12 @@ class AnnealingStep:
         last = annealing.units_spent + effort
 
         def left() -> float:
-            return last - annealing.units_spent if budget.is_deterministic else allowance.left_s()
+            if budget.is_deterministic:
+                return last - annealing.units_spent
+            return allowance.left_s() * ANNEALING.units_per_s
 
         if self._setting.anneals_most and not is_brief:
-            units_of_left = 1.0 if budget.is_deterministic else ANNEALING.units_per_s
-            candidates = annealing.run_long(left, should_stop, units_of_left=units_of_left)
+            candidates = annealing.run_long(left, should_stop)
         else:
             candidates = annealing.run(effort, should_stop)
         for candidate in candidates:
