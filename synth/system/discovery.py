@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 import pkgutil
 from collections.abc import Iterator
+from functools import cache
 from importlib.abc import InspectLoader
 from typing import Any
 
@@ -42,8 +43,9 @@ def import_modules(package: str) -> None:
         importlib.import_module(found.name)
 
 
-def docstrings(package: str, function: str) -> Iterator[tuple[str, str]]:
-    """Yield the module name and the docstring of a function, for each module that defines it.
+@cache
+def docstrings(package: str, function: str) -> tuple[tuple[str, str], ...]:
+    """Return the module name and the docstring of a function, for each module that defines it.
 
     Docstrings are read from the source. Only a module without source is imported.
 
@@ -51,11 +53,12 @@ def docstrings(package: str, function: str) -> Iterator[tuple[str, str]]:
         package: the full name of an imported package.
     """
     path = importlib.import_module(package).__path__
-    for found in pkgutil.iter_modules(path, f"{package}."):
-        if not found.ispkg:
-            text = _docstring(found.name, function)
-            if text is not None:
-                yield found.name.rpartition(".")[2], text
+    texts = {
+        found.name.rpartition(".")[2]: _docstring(found.name, function)
+        for found in pkgutil.iter_modules(path, f"{package}.")
+        if not found.ispkg
+    }
+    return tuple((name, text) for name, text in texts.items() if text is not None)
 
 
 def _docstring(module: str, function: str) -> str | None:
