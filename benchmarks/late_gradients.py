@@ -26,7 +26,7 @@ from benchmarks.line_plot import LinePlot
 from benchmarks.results_file import Run, parse_request, report_rows
 from synth.families import generate
 from synth.profile.optimizer import OptimizerSpec
-from synth.records.record import write_atomically
+from synth.records.safe_write import write_atomically
 from synth.report.picture.scale import Scale
 from synth.report.picture.svg import svg_text
 from synth.runtime.batch import Batch

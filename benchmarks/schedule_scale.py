@@ -24,7 +24,7 @@ from benchmarks.line_plot import LinePlot
 from synth.costs.costs import Costs, uniform_costs
 from synth.op_kinds import OpKind
 from synth.profile.links import Link, Links
-from synth.records.record import write_atomically
+from synth.records.safe_write import write_atomically
 from synth.report.picture.scale import Scale
 from synth.report.picture.svg import svg_text
 from synth.schedule.lowering.lower import lower

@@ -49,7 +49,7 @@ from synth.errors import SynthError
 from synth.families import families, family_placement, variants_for
 from synth.op_kinds import OpKind
 from synth.profile.links import Links
-from synth.records.record import write_atomically
+from synth.records.safe_write import write_atomically
 from synth.report.picture.picture import Picture
 from synth.report.picture.scale import Scale
 from synth.report.picture.svg import svg_text

@@ -14,7 +14,7 @@ from typing import Any
 
 from synth.errors import RunFailure, SynthError, TrainingDiverged
 from synth.profile.mesh import Mesh
-from synth.records.record import write_atomically
+from synth.records.safe_write import write_atomically
 from synth.schedule.lowering.lower import Instruction, Lowered
 
 from ..execution.program.progress import last_place

@@ -9,7 +9,8 @@ from synth.cli.answer.output import Format, FormatOption
 from synth.cli.read.options import ForceOption
 from synth.records.command_option import CommandArgument, CommandOption
 from synth.records.overwrite_guard import CALIBRATION, check_replaceable
-from synth.records.record import Record, check_outputs
+from synth.records.record import Record
+from synth.records.safe_write import check_outputs
 
 
 class CalibrateRequest(Record):

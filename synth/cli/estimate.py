@@ -8,7 +8,8 @@ from synth.cli.read.options import ForceOption
 from synth.options.arguments.estimate import EstimateArguments
 from synth.records.command_option import CommandOption
 from synth.records.overwrite_guard import PROFILE, check_replaceable
-from synth.records.record import Record, check_outputs
+from synth.records.record import Record
+from synth.records.safe_write import check_outputs
 
 
 class EstimateRequest(Record):

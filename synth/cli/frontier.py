@@ -11,7 +11,8 @@ from synth.options.arguments.curve import CurveArguments
 from synth.options.arguments.groups import OUTPUT
 from synth.records.command_option import After, CommandOption
 from synth.records.overwrite_guard import PAGE, check_replaceable
-from synth.records.record import Record, check_folder, check_outputs
+from synth.records.record import Record
+from synth.records.safe_write import check_folder, check_outputs
 
 
 class FrontierRequest(Record):

@@ -9,7 +9,8 @@ from synth.options.arguments.groups import OUTPUT
 from synth.options.arguments.plan import LayoutArguments
 from synth.records.command_option import CommandOption
 from synth.records.overwrite_guard import SCHEDULE, check_replaceable
-from synth.records.record import Record, check_outputs
+from synth.records.record import Record
+from synth.records.safe_write import check_outputs
 
 
 class PlanRequest(Record):

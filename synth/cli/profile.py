@@ -14,7 +14,8 @@ from synth.profile.optimizer import OptimizerSpec, OptimizerSwitches
 from synth.profile.workload import ModelArguments
 from synth.records.command_option import CommandOption
 from synth.records.overwrite_guard import PROFILE, check_replaceable
-from synth.records.record import Record, check_outputs
+from synth.records.record import Record
+from synth.records.safe_write import check_outputs
 
 
 class ProfileRequest(Record):

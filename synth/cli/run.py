@@ -12,7 +12,8 @@ from synth.cli.read.pictures import PictureOption, check_pictures
 from synth.errors import SynthError
 from synth.records.command_option import After, CommandOption
 from synth.records.overwrite_guard import PAGE, RUN, TRACE, check_replaceable
-from synth.records.record import Record, check_folder, check_outputs
+from synth.records.record import Record
+from synth.records.safe_write import check_folder, check_outputs
 from synth.run_options.train_options import TrainOptions
 
 

@@ -13,7 +13,8 @@ from synth.cli.read.pictures import PictureOption, check_pictures
 from synth.errors import SynthError
 from synth.records.command_option import CommandOption
 from synth.records.overwrite_guard import PAGE, PERFETTO, TRACE, check_replaceable
-from synth.records.record import Record, check_outputs
+from synth.records.record import Record
+from synth.records.safe_write import check_outputs
 
 
 class ShowRequest(Record):

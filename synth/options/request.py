@@ -15,7 +15,7 @@ from synth.plan.runtimes import DEFAULT, Allowed
 from synth.plan.weight_passing.data_parallel_plan import SharesExceedLimit, of_all, problem_of_all
 from synth.profile import Profile
 from synth.profile.throughput import Throughput, throughput
-from synth.records.record import is_stream
+from synth.records.safe_write import is_stream
 from synth.schedule.files.plan_file import Plan
 from synth.search.outcome import StoppedBy
 from synth.solver.options import SolveOptions

@@ -44,7 +44,7 @@ from synth.plan.weight_passing.choice import WeightCandidate
 from synth.profile import Profile
 from synth.records.command_option import written
 from synth.records.overwrite_guard import SCHEDULE, check_replaceable
-from synth.records.record import check_outputs
+from synth.records.safe_write import check_outputs
 from synth.schedule.model import Schedule
 from synth.schedule.placements import placement
 from synth.solver.flush_free.flush_free_problem import FlushFreeProblem

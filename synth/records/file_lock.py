@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from synth.errors import SynthError
-from synth.records.record import is_stream
+from synth.records.safe_write import is_stream
 
 try:
     import fcntl

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Self
 
 from synth.errors import SynthError
-from synth.records.record import is_stream
 from synth.records.safe_read import parse_json, read_bytes
+from synth.records.safe_write import is_stream
 
 # The bytes at the beginning of a file that tell its kind.
 _HEAD_BYTES = 4096

@@ -9,7 +9,8 @@ from pydantic import model_validator
 
 from synth.errors import SynthError
 from synth.records.command_option import CommandOption
-from synth.records.record import Record, check_folder
+from synth.records.record import Record
+from synth.records.safe_write import check_folder
 
 
 class WeightFormat(StrEnum):

@@ -21,7 +21,7 @@ from synth.families import (
 from synth.plan.explain.explanation import Explanation, explain_schedule
 from synth.plan.reason import reason_of
 from synth.profile.estimate import ESTIMATED
-from synth.records.record import write_atomically
+from synth.records.safe_write import write_atomically
 from synth.report.chart.chart import Chart
 from synth.report.chart.excerpt import Excerpt
 from synth.report.explain.overlay import Overlay

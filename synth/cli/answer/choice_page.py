@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from synth.cli.answer.output import talk
-from synth.records.record import write_atomically
+from synth.records.safe_write import write_atomically
 from synth.report.chart.chart import Chart
 from synth.report.html.page import ScheduleMenu, page
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from synth.cli.answer.output import Format, answer, talk
 from synth.cli.rehearse import RehearseRequest
 from synth.profile.throughput import throughput
-from synth.records.record import write_atomically
+from synth.records.safe_write import write_atomically
 from synth.report.explain.rehearsal import (
     RehearsedRank,
     rehearsal_text,

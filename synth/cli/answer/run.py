@@ -9,7 +9,7 @@ from synth.cli.answer.output import Format, answer, talk
 from synth.cli.run import RunRequest
 from synth.errors import ExitCode, RunFailure, SynthError
 from synth.profile.throughput import Throughput, throughput
-from synth.records.record import write_atomically
+from synth.records.safe_write import write_atomically
 from synth.report.explain.overlay import Overlay
 from synth.report.explain.run_against_plan import (
     MeasuredRun,

@@ -9,7 +9,8 @@ from synth.options.arguments.groups import AtOnce, LinkTexts
 from synth.options.values import TimeLimit
 from synth.records.command_option import CommandOption
 from synth.records.overwrite_guard import PAGE, check_replaceable
-from synth.records.record import Record, check_outputs
+from synth.records.record import Record
+from synth.records.safe_write import check_outputs
 
 EXPLAIN_LIMIT_S = 10
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from synth.cli.answer.output import is_first_process, talk
 from synth.errors import SynthError
 from synth.records.overwrite_guard import SCHEDULE, check_replaceable
-from synth.records.record import make_folder
+from synth.records.safe_write import make_folder
 from synth.schedule.files.fingerprint import misfit
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered

@@ -11,7 +11,7 @@ from synth.cli.progress.line import current_line
 from synth.cli.read.plans import load_checked, plan_estimate_lines
 from synth.cli.run import refuse_charts
 from synth.records.overwrite_guard import TRACE, check_replaceable
-from synth.records.record import check_outputs
+from synth.records.safe_write import check_outputs
 from synth.report.explain.run_against_plan import (
     MeasuredRun,
     compare,

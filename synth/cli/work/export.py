@@ -18,7 +18,7 @@ from synth.records.overwrite_guard import (
     FileKind,
     check_replaceable,
 )
-from synth.records.record import check_outputs, is_stream, write_together
+from synth.records.safe_write import check_outputs, is_stream, write_together
 from synth.units import counted, shown
 
 _KINDS: dict[ExportFormat, FileKind] = {

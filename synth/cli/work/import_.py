@@ -11,8 +11,8 @@ from synth.options.values import AUTO
 from synth.plan.partition.balance import balance
 from synth.plan.problem_arguments import sizes_on
 from synth.records.overwrite_guard import SCHEDULE, check_replaceable
-from synth.records.record import check_outputs
 from synth.records.safe_read import read_text
+from synth.records.safe_write import check_outputs
 from synth.schedule.files.plan_file import Plan
 
 _APART = (

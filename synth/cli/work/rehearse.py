@@ -10,7 +10,7 @@ from synth.cli.read.own_model import check_policies, read_inputs, read_model
 from synth.cli.read.plans import check_runnable, load_checked
 from synth.cli.rehearse import RehearseRequest
 from synth.records.overwrite_guard import RUN, check_replaceable
-from synth.records.record import check_outputs
+from synth.records.safe_write import check_outputs
 
 
 def work(plan: Path, request: RehearseRequest) -> None:

@@ -9,7 +9,8 @@ from synth.errors import SynthError
 from synth.plan.memory_curve.curve_file import MemoryCurve
 from synth.profile import Profile
 from synth.records.json_schema import schema_name, schema_of
-from synth.records.record import FileRecord, check_folder, make_folder, write_atomically
+from synth.records.record import FileRecord
+from synth.records.safe_write import check_folder, make_folder, write_atomically
 from synth.report.run_file import RunFile
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.measured.trace_file import Trace

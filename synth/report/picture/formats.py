@@ -5,7 +5,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from synth.errors import SynthError
-from synth.records.record import write_atomically
+from synth.records.safe_write import write_atomically
 from synth.report.picture.pdf import pdf_bytes
 from synth.report.picture.picture import Picture
 from synth.report.picture.png import png_bytes

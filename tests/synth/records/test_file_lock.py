@@ -151,7 +151,7 @@ def test_where_there_are_no_locks_it_goes_on_with_a_warning(
 def test_an_open_pipe_is_not_locked_and_is_written_to(tmp_path: Path) -> None:
     code = (
         "from pathlib import Path; from synth.records.file_lock import only_writer; "
-        "from synth.records.record import check_writable, write_atomically\n"
+        "from synth.records.safe_write import check_writable, write_atomically\n"
         "p = Path('/dev/stdout')\ncheck_writable(p)\n"
         "with only_writer(p, ''): write_atomically(p, 'text')"
     )

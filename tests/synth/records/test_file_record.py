@@ -1,17 +1,36 @@
-"""JSON files of records: what no program should have to guess is refused."""
+"""JSON files of records: later fields may be absent; what one would have to guess is refused."""
 
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from pydantic import Field
 
 import synth
 from synth.errors import SynthError
 from synth.profile import Profile
 from synth.profiles import find
+from synth.records.record import BriefRecord
 
 NAME = "zb-1.5b-p8-m24"
+
+
+class _Later(BriefRecord):
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("share", "table")
+
+    count: int = 0
+    share: float | None = None
+    table: dict[str, int] = Field(default_factory=dict)
+
+
+def test_json_has_a_later_field_only_where_it_is_not_at_its_default() -> None:
+    assert _Later().model_dump_json() == '{"count":0}'
+    assert _Later(share=0, table={"a": 1}).model_dump() == {
+        "count": 0,
+        "share": 0,
+        "table": {"a": 1},
+    }
 
 
 @pytest.mark.parametrize("given", [None, 3, b"plan.json", StringIO(), ["plan.json"], "", "a\0b"])

@@ -1,40 +1,20 @@
-"""Records leave out defaults; files are written whole, and never over what is not a file."""
+"""Files are written whole, and never over what is not a file; wrong outputs are refused before."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
-from pydantic import Field
 
 from synth.errors import SynthError
-from synth.records.record import (
-    BriefRecord,
+from synth.records.safe_write import (
     check_folder,
     check_outputs,
     check_writable,
     write_atomically,
     write_together,
 )
-
-
-class _Later(BriefRecord):
-    LEFT_OUT: ClassVar[tuple[str, ...]] = ("share", "table")
-
-    count: int = 0
-    share: float | None = None
-    table: dict[str, int] = Field(default_factory=dict)
-
-
-def test_json_has_a_later_field_only_where_it_is_not_at_its_default() -> None:
-    assert _Later().model_dump_json() == '{"count":0}'
-    assert _Later(share=0, table={"a": 1}).model_dump() == {
-        "count": 0,
-        "share": 0,
-        "table": {"a": 1},
-    }
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
@@ -86,7 +66,8 @@ def test_a_pipe_is_written_to_not_replaced(tmp_path: Path) -> None:
 def test_an_open_file_is_written_to_where_it_stands_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / "output"
     code = (
-        "import sys; from synth.records.record import Path, write_atomically as w; print('one')\n"
+        "import sys; from synth.records.safe_write import Path, write_atomically as w\n"
+        "print('one')\n"
         "for name in '/dev/stdout', '/dev/fd/1', '/proc/self/fd/1': w(Path(name), 'two\\n')\n"
         "print('three')"
     )
@@ -112,7 +93,7 @@ def test_files_are_utf_8_whatever_the_locale(tmp_path: Path) -> None:
     path = tmp_path / "picture"
     in_ascii = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     code = (
-        "from synth.records.record import Path, write_atomically as w; "
+        "from synth.records.safe_write import Path, write_atomically as w; "
         f"w(Path({str(path)!r}), '\\xb5')"
     )
     subprocess.run([sys.executable, "-c", code], env=in_ascii, check=True)
