@@ -8,7 +8,6 @@ one memory, by replaying what each forward read; the verifier judges what it mad
 processor time as the search.
 """
 
-import argparse
 import random
 import sys
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from benchmarks.cpsat_calls import processor_s
+from benchmarks.generated_cases import case_parser, numbers_of
 from benchmarks.realistic_suite import in_processor_time
 from synth.costs.costs import Costs, uniform_costs
 from synth.costs.stage_costs import StageCosts
@@ -218,14 +218,11 @@ def measured(number: int, options: SolveOptions) -> Row:
 
 def main(given: Sequence[str] | None = None) -> int:
     """Print a line for each case. Return 1 if the rival is better by more than 0.1 %."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cases", type=int, default=12)
-    parser.add_argument("--first", type=int, default=0, help="number of the first case")
-    parser.add_argument("--limit", type=float, default=5.0, help="processor time, in seconds")
+    parser = case_parser("flush_free_rival", __doc__, cases=12, limit_s=5)
     asked = parser.parse_args(given)
     options = replace(SolveOptions(asked.limit, workers=1), gap=0.0)
     worst = 0.0
-    for number in range(asked.first, asked.first + asked.cases):
+    for number in numbers_of(asked):
         row = measured(number, options)
         worst = max(worst, row.loss_percent)
         print(

@@ -9,13 +9,13 @@ limit, and several multiples of it. Nothing recomputes, and partitions are left 
 runs under a lower limit. Limits of time are processor time of one worker.
 """
 
-import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any, NamedTuple
 
+from benchmarks.generated_cases import case_parser, numbers_of
 from benchmarks.realistic_profiles import PLACEMENTS, RealisticCase, realistic_case
 from benchmarks.realistic_suite import in_processor_time, solved
 from benchmarks.results_file import Run, markdown_table, parse_request, report_rows
@@ -96,12 +96,7 @@ def table(document: Mapping[str, Any]) -> str:
 
 def main(given: Sequence[str] | None = None) -> int:
     """Solve all cases; print and save their rows. Return 1 if a plan got worse with more memory."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.more_memory", description=__doc__.splitlines()[0]
-    )
-    parser.add_argument("--cases", type=int, default=4)
-    parser.add_argument("--first", type=int, default=0, help="number of the first case")
-    parser.add_argument("--limit", type=float, default=6.0, help="processor time, in seconds")
+    parser = case_parser("more_memory", __doc__, cases=4, limit_s=6)
     parser.add_argument("--placement", action="append", help="only these")
     parser.add_argument("--slow-link", action="store_true", help="with a slow link in the middle")
     parser.add_argument("--alone", action="store_true", help="search under no lower limit")
@@ -114,11 +109,10 @@ def main(given: Sequence[str] | None = None) -> int:
     options = SolveOptions(asked.limit, workers=1, tries_less_memory=not asked.alone)
 
     def rows() -> Iterator[Row]:
-        for number in range(asked.first, asked.first + asked.cases):
-            for name in asked.placement or PLACEMENTS:
-                for seed in range(asked.seeds):
-                    own = replace(options, seed=seed)
-                    yield measured(number, name, own, slow_link=asked.slow_link)
+        for number in numbers_of(asked):
+            for name, seed in product(asked.placement or PLACEMENTS, range(asked.seeds)):
+                own = replace(options, seed=seed)
+                yield measured(number, name, own, slow_link=asked.slow_link)
 
     done = report_rows(rows(), asked.json, FORMAT, run, table, lambda row: [_line(row)])
     return int(any(row.rises_percent for row in done))

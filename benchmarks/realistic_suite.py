@@ -10,7 +10,6 @@ partition. Nothing recomputes. Limits are processor time of one worker, so that 
 not change them much.
 """
 
-import argparse
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from benchmarks.cpsat_calls import processor_s
+from benchmarks.generated_cases import case_parser, is_above, numbers_and_seeds
 from benchmarks.realistic_profiles import PLACEMENTS, RealisticCase, realistic_case
 from benchmarks.results_file import Run, markdown_table, parse_request, report_rows
 from synth.costs.partition_costs import partition_costs
@@ -179,12 +179,7 @@ def _counted(percents: Sequence[float | None]) -> tuple[str, str]:
 
 def main(given: Sequence[str] | None = None) -> int:
     """Solve all cases; print and save their rows. Return 1 if a published schedule is shorter."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.realistic_suite", description=__doc__.splitlines()[0]
-    )
-    parser.add_argument("--cases", type=int, default=10)
-    parser.add_argument("--first", type=int, default=0, help="number of the first case")
-    parser.add_argument("--limit", type=float, default=15.0, help="processor time, in seconds")
+    parser = case_parser("realistic_suite", __doc__, cases=10, limit_s=15)
     parser.add_argument("--placement", help="of all cases; by default each has its own")
     asked = parse_request(parser, given)
     about = (
@@ -196,11 +191,10 @@ def main(given: Sequence[str] | None = None) -> int:
     options = SolveOptions(asked.limit, workers=1)
     rows = (
         measured(number, asked.placement, replace(options, seed=seed))
-        for number in range(asked.first, asked.first + asked.cases)
-        for seed in range(asked.seeds)
+        for number, seed in numbers_and_seeds(asked)
     )
     done = report_rows(rows, asked.json, FORMAT, run, table, lambda row: [_line(row)])
-    return int(any((row.above_percent(row.published_us) or 0) > 0 for row in done))
+    return int(any(map(is_above, done)))
 
 
 def _line(row: Row) -> str:

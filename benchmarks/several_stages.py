@@ -8,9 +8,9 @@ time. Nothing recomputes. Parts of the search that are left out (`synth.solver.o
 what they are worth.
 """
 
-import argparse
 from collections.abc import Sequence
 
+from benchmarks.generated_cases import case_parser, numbers_of
 from benchmarks.realistic_profiles import case_of_several_stages
 from benchmarks.realistic_suite import in_processor_time, solved
 from synth.plan.partition.candidates import equal_cuts
@@ -21,17 +21,14 @@ from synth.solver.options import Part, SolveOptions
 
 def main(given: Sequence[str] | None = None) -> None:
     """Solve all cases, and print a line for each."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cases", type=int, default=10)
-    parser.add_argument("--first", type=int, default=0, help="number of the first case")
+    parser = case_parser("several_stages", __doc__, cases=10, limit_s=16)
     parser.add_argument("--seed", type=int, default=0)
     parts = [part.value for part in Part]
     parser.add_argument("--without", nargs="*", default=[], choices=parts, metavar="PART")
-    parser.add_argument("--limit", type=float, default=16.0, help="processor time, in seconds")
     asked = parser.parse_args(given)
     without = frozenset(map(Part, asked.without))
     options = SolveOptions(asked.limit, workers=1, seed=asked.seed, without=without)
-    for number in range(asked.first, asked.first + asked.cases):
+    for number in numbers_of(asked):
         case = case_of_several_stages(number)
         where = placement(case.placement, case.num_ranks)
         equal, *_ = equal_cuts(StageCostTable(case.profile), where.num_stages)

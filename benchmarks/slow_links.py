@@ -9,13 +9,19 @@ both. The partition is left to the search. Nothing recomputes. Limits are proces
 worker.
 """
 
-import argparse
 import random
 import sys
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
+from benchmarks.generated_cases import (
+    case_parser,
+    is_above,
+    numbers_and_seeds,
+    plan_cells,
+    published_cell,
+)
 from benchmarks.realistic_profiles import RealisticCase, realistic_case
 from benchmarks.realistic_suite import best_published, in_processor_time, solved
 from benchmarks.results_file import Run, markdown_table, parse_request, report_rows
@@ -118,41 +124,28 @@ def summary(rows: Sequence[Row]) -> str:
     gaps = [100 * relative_gap(row.plan_us, row.bound_us) for row in rows if row.plan_us]
     if not gaps:
         return "No plan was found."
-    above = sum(_is_above(row) for row in rows)
+    above = sum(is_above(row) for row in rows)
     return (
         f"{len(gaps)} plans: the median gap is {median(gaps):.2f} %, the largest {max(gaps):.2f} %;"
         f" {above} are above a published schedule."
     )
 
 
-def _is_above(row: Row) -> bool:
-    return row.published_us is not None and (row.plan_us or 1 << 62) > row.published_us
-
-
 def _cells(row: Row) -> list[str]:
-    plan, gap = "none", ""
-    if row.plan_us is not None:
-        plan = f"{row.plan_us / 1e6:.3f}"
-        gap = f"{100 * relative_gap(row.plan_us, row.bound_us):.2f}"
     is_all = len(row.slow) == row.num_ranks - 1
     links = "all" if is_all else f"after {' '.join(map(str, row.slow))}"
-    best = "none fits" if row.published_us is None else f"{row.published_us / 1e6:.3f}"
     return [
         str(row.case),
         f"{row.placement}, {row.num_ranks} ranks, {row.num_micro_batches} micro-batches",
         f"{links}: {row.share:g} F",
-        *(plan, gap, f"{best} {row.published or ''}".strip()),
+        *plan_cells(row.plan_us, row.bound_us),
+        published_cell(row.published_us, row.published),
     ]
 
 
 def main(given: Sequence[str] | None = None) -> int:
     """Solve all cases; print and save their rows. Return 1 if a published schedule is shorter."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.slow_links", description=__doc__.splitlines()[0]
-    )
-    parser.add_argument("--cases", type=int, default=8)
-    parser.add_argument("--first", type=int, default=0, help="number of the first case")
-    parser.add_argument("--limit", type=float, default=12.0, help="processor time, in seconds")
+    parser = case_parser("slow_links", __doc__, cases=8, limit_s=12)
     asked = parse_request(parser, given)
     about = (
         f"{asked.cases} generated pipelines with slow links, {asked.limit:g} s of processor time "
@@ -161,11 +154,10 @@ def main(given: Sequence[str] | None = None) -> int:
     run = Run("slow-links", about, asked.seeds, 1, asked.limit)
     rows = (
         measured(number, SolveOptions(asked.limit, workers=1, seed=seed))
-        for number in range(asked.first, asked.first + asked.cases)
-        for seed in range(asked.seeds)
+        for number, seed in numbers_and_seeds(asked)
     )
     done = report_rows(rows, asked.json, FORMAT, run, table, lambda row: [" | ".join(_cells(row))])
-    return int(any(map(_is_above, done)))
+    return int(any(map(is_above, done)))
 
 
 if __name__ == "__main__":

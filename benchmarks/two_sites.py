@@ -9,20 +9,25 @@ with one stage per rank given. It is compared with every published schedule of t
 on any candidate partition. Nothing recomputes. Limits are processor time of one worker.
 """
 
-import argparse
 import random
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from benchmarks.generated_cases import (
+    case_parser,
+    is_above,
+    numbers_and_seeds,
+    plan_cells,
+    published_cell,
+)
 from benchmarks.realistic_profiles import RealisticCase, realistic_case
 from benchmarks.realistic_suite import best_published, candidate_of, in_processor_time
 from benchmarks.results_file import Run, markdown_table, parse_request, report_rows
 from synth.plan.choose.candidates import Partitioning, Ranking
 from synth.plan.choose.race_run import solve_best_of
 from synth.profile.links import Link, Links, NodeLink
-from synth.search.outcome import relative_gap
 from synth.solver.options import SolveOptions
 
 FORMAT = "synth-two-sites-benchmark-1"
@@ -106,28 +111,15 @@ def _cells(row: Row) -> list[str]:
         str(row.num_ranks),
         f"{row.latency_us // 1000} ms, {row.gigabits_per_s:g} Gb/s",
         row.placement,
-        *_of_plan(row.plan_us, row.bound_us),
-        *_of_plan(row.linear_us, row.linear_bound_us),
-        "none fits"
-        if row.published_us is None
-        else f"{row.published_us / 1e6:.3f} {row.published}",
+        *plan_cells(row.plan_us, row.bound_us, digits=1),
+        *plan_cells(row.linear_us, row.linear_bound_us, digits=1),
+        published_cell(row.published_us, row.published),
     ]
-
-
-def _of_plan(value_us: int | None, bound_us: int) -> tuple[str, str]:
-    if value_us is None:
-        return "none", ""
-    return f"{value_us / 1e6:.3f}", f"{100 * relative_gap(value_us, bound_us):.1f}"
 
 
 def main(given: Sequence[str] | None = None) -> int:
     """Solve all cases; print and save their rows. Return 1 if a published schedule is shorter."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.two_sites", description=__doc__.splitlines()[0]
-    )
-    parser.add_argument("--cases", type=int, default=6)
-    parser.add_argument("--first", type=int, default=0, help="number of the first case")
-    parser.add_argument("--limit", type=float, default=20.0, help="processor time, in seconds")
+    parser = case_parser("two_sites", __doc__, cases=6, limit_s=20)
     parser.add_argument("--sites", type=int, default=2)
     asked = parse_request(parser, given)
     about = (
@@ -138,11 +130,10 @@ def main(given: Sequence[str] | None = None) -> int:
     options = SolveOptions(asked.limit, workers=1)
     rows = (
         measured(number, asked.sites, replace(options, seed=seed))
-        for number in range(asked.first, asked.first + asked.cases)
-        for seed in range(asked.seeds)
+        for number, seed in numbers_and_seeds(asked)
     )
     done = report_rows(rows, asked.json, FORMAT, run, table, lambda row: [" ".join(_cells(row))])
-    return int(any((row.plan_us or 0) > (row.published_us or row.plan_us or 0) for row in done))
+    return int(any(map(is_above, done)))
 
 
 if __name__ == "__main__":

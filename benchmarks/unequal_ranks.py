@@ -9,13 +9,19 @@ published schedule of the placement that fits on any candidate partition, or on 
 these speeds. Nothing recomputes. Limits are processor time of one worker.
 """
 
-import argparse
 import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import synth
+from benchmarks.generated_cases import (
+    case_parser,
+    is_above,
+    numbers_and_seeds,
+    plan_cells,
+    published_cell,
+)
 from benchmarks.realistic_profiles import RealisticCase, realistic_case
 from benchmarks.realistic_suite import in_processor_time
 from benchmarks.results_file import Run, markdown_table, parse_request, report_rows
@@ -29,7 +35,6 @@ from synth.schedule.model import Placement
 from synth.schedule.placements import placement
 from synth.schedule.rank_memory import exceeds_caps, peak_bytes
 from synth.schedule.verify import verify
-from synth.search.outcome import relative_gap
 
 FORMAT = "synth-unequal-ranks-benchmark-1"
 PLACEMENTS = ("linear", "v", "looped:2", "wave:2")
@@ -146,41 +151,29 @@ def table(document: Mapping[str, Any]) -> str:
 
 
 def _cells(row: Row) -> list[str]:
-    plan, gap = ("none", "")
-    if row.plan_us is not None:
-        plan = f"{row.plan_us / 1e6:.3f}"
-        gap = f"{100 * relative_gap(row.plan_us, row.bound_us):.2f}"
-    name, _, sizes = (row.published or "none fits").partition(" on ")
-    best = name if row.published_us is None else f"{row.published_us / 1e6:.3f} {name}"
+    name, _, sizes = (row.published or "").partition(" on ")
     return [
         str(row.case),
         f"{row.placement}, {row.num_ranks} ranks, {row.num_micro_batches} micro-batches",
         " ".join(f"{speed:g}" for speed in row.speeds),
-        *(plan, gap, best, sizes),
+        *plan_cells(row.plan_us, row.bound_us),
+        published_cell(row.published_us, name),
+        sizes,
     ]
 
 
 def main(given: Sequence[str] | None = None) -> int:
     """Solve all cases; print and save their rows. Return 1 if a published schedule is shorter."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.unequal_ranks", description=__doc__.splitlines()[0]
-    )
-    parser.add_argument("--cases", type=int, default=8)
-    parser.add_argument("--first", type=int, default=0, help="number of the first case")
-    parser.add_argument("--limit", type=float, default=15.0, help="processor time, in seconds")
+    parser = case_parser("unequal_ranks", __doc__, cases=8, limit_s=15)
     asked = parse_request(parser, given)
     about = (
         f"{asked.cases} generated pipelines on ranks of unequal speed, {asked.limit:g} s of "
         f"processor time each, against the best published schedule on many partitions."
     )
     run = Run("unequal-ranks", about, asked.seeds, 1, asked.limit)
-    rows = (
-        measured(number, asked.limit, seed)
-        for number in range(asked.first, asked.first + asked.cases)
-        for seed in range(asked.seeds)
-    )
+    rows = (measured(number, asked.limit, seed) for number, seed in numbers_and_seeds(asked))
     done = report_rows(rows, asked.json, FORMAT, run, table, lambda row: [" | ".join(_cells(row))])
-    return int(any((row.plan_us or 0) > (row.published_us or row.plan_us or 0) for row in done))
+    return int(any(map(is_above, done)))
 
 
 if __name__ == "__main__":
