@@ -9,11 +9,7 @@ import pytest
 from synth.costs.costs import uniform_costs
 from synth.objective import Objective
 from synth.profile.links import Link, Links
-from synth.schedule.model import Buffering, Schedule
 from synth.schedule.placements import placement
-from synth.schedule.rank_memory import peak_bytes
-from synth.schedule.verify import ScheduleError, verify
-from synth.search.outcome import StoppedBy
 from synth.solver.bounds.in_flight import in_flight_bounds, preemptive_us
 from synth.solver.instance.in_flight import InFlightCap, in_flight_caps
 from synth.solver.instance.memory_models import relaxed_for_fusion
@@ -21,10 +17,8 @@ from synth.solver.problem import Problem
 from synth.solver.solver import solve
 from tests.sweep import sweep
 from tests.synth.effort import exact_alone
-from tests.synth.odd_problems import RandomOrders, odd_costs
-from tests.synth.solver.test_forward_spacing import any_placement
-from tests.synth.solver.test_link_load import with_slow_links
 from tests.synth.solver.test_solve_placements import random_problem
+from tests.synth.tight_problems import optimum_us, tight_problem
 
 NAMES = ["linear", "v", "looped:2", "wave:2", "wave:3", "looped:3", "bidirectional", "odd"]
 
@@ -108,23 +102,10 @@ def test_nothing_is_said_where_memory_has_no_limit(name: str) -> None:
 @pytest.mark.parametrize("seed", sweep(range(800), daily=80))
 def test_no_schedule_is_below(name: str, seed: int) -> None:
     """The limits are what the schedule needs."""
-    rng = random.Random(seed)
-    num_ranks, m = rng.choice([2, 4]), rng.randint(2, 8)
-    where = any_placement(rng, name, num_ranks)
-    costs = odd_costs(rng, where.num_stages, where.num_ranks)
-    if rng.random() < 0.7:
-        costs = with_slow_links(costs, rng, where.num_ranks)
-    free = Problem(costs, where, m)
-    programs = RandomOrders(rng, free).programs()
-    try:
-        schedule = Schedule(where, m, programs, "random", Buffering(9, 9))
-        lowered, timeline = verify(schedule, costs)
-    except ScheduleError:  # buffers too small for this order
-        return
-    problem = replace(free, caps_bytes=peak_bytes(lowered))
-    bounds = in_flight_bounds(relaxed_for_fusion(problem))
-    assert bounds.makespan_us <= timeline.makespan_us
-    assert bounds.period_us <= timeline.period_us
+    if (tight := tight_problem(seed, name, most_micro_batches=8, slow_links=0.7)) is not None:
+        bounds = in_flight_bounds(relaxed_for_fusion(tight.problem))
+        assert bounds.makespan_us <= tight.timeline.makespan_us
+        assert bounds.period_us <= tight.timeline.period_us
 
 
 @pytest.mark.parametrize("seed", sweep(range(40), daily=6))
@@ -133,11 +114,9 @@ def test_no_schedule_is_below(name: str, seed: int) -> None:
 )
 def test_no_bound_is_above_the_optimum(name: str, num_ranks: int, m: int, seed: int) -> None:
     problem = random_problem(seed + 9_000, name, num_ranks, m)
-    best = solve(problem, exact_alone(20))
-    if best.stopped_by == StoppedBy.OPTIMAL:
-        assert best.value_us is not None
+    if (least_us := optimum_us(problem)) is not None:
         bounds = in_flight_bounds(relaxed_for_fusion(problem))
-        assert problem.objective.value_us(bounds) <= best.value_us
+        assert problem.objective.value_us(bounds) <= least_us
 
 
 @pytest.mark.parametrize("seed", range(40))

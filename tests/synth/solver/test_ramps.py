@@ -1,26 +1,14 @@
 """Bounds from warm-up and cooldown: by hand, against random schedules, and against optima."""
 
-import random
-from dataclasses import replace
-
 import pytest
 
-from synth.schedule.model import Buffering, Schedule
-from synth.schedule.rank_memory import peak_bytes
-from synth.schedule.verify import ScheduleError, verify
-from synth.search.outcome import StoppedBy
 from synth.solver.bounds.closed_form import rank_bound, rank_bounds
 from synth.solver.bounds.ramps import ramp_bounds
 from synth.solver.instance.memory_models import relaxed_for_fusion
-from synth.solver.problem import Problem
-from synth.solver.solver import solve
 from tests.sweep import sweep
-from tests.synth.effort import exact_alone
-from tests.synth.odd_problems import RandomOrders, odd_costs
-from tests.synth.solver.test_forward_spacing import any_placement
 from tests.synth.solver.test_in_flight import NAMES, problem_of
-from tests.synth.solver.test_link_load import with_slow_links
 from tests.synth.solver.test_solve_placements import random_problem
+from tests.synth.tight_problems import optimum_us, tight_problem
 
 
 def test_memory_for_four_forwards_leaves_a_v_idle_at_both_ends() -> None:
@@ -47,22 +35,10 @@ def test_where_all_forwards_fit_only_the_first_b_is_waited_for() -> None:
 @pytest.mark.parametrize("seed", sweep(range(800), daily=60))
 def test_no_schedule_is_below(name: str, seed: int) -> None:
     """The limits are what the schedule needs."""
-    rng = random.Random(seed)
-    num_ranks, m = rng.choice([2, 4]), rng.randint(2, 8)
-    where = any_placement(rng, name, num_ranks)
-    costs = odd_costs(rng, where.num_stages, where.num_ranks)
-    if rng.random() < 0.7:
-        costs = with_slow_links(costs, rng, where.num_ranks)
-    free = Problem(costs, where, m)
-    try:
-        schedule = Schedule(where, m, RandomOrders(rng, free).programs(), "random", Buffering(9, 9))
-        lowered, timeline = verify(schedule, costs)
-    except ScheduleError:  # buffers too small for this order
-        return
-    instance = relaxed_for_fusion(replace(free, caps_bytes=peak_bytes(lowered)))
-    for bounds in rank_bounds(instance):
-        assert bounds.makespan_us <= timeline.makespan_us
-        assert bounds.period_us <= timeline.period_us
+    if (tight := tight_problem(seed, name, most_micro_batches=8, slow_links=0.7)) is not None:
+        for bounds in rank_bounds(relaxed_for_fusion(tight.problem)):
+            assert bounds.makespan_us <= tight.timeline.makespan_us
+            assert bounds.period_us <= tight.timeline.period_us
 
 
 @pytest.mark.parametrize("seed", sweep(range(40), daily=6))
@@ -71,8 +47,6 @@ def test_no_schedule_is_below(name: str, seed: int) -> None:
 )
 def test_no_bound_is_above_the_optimum(name: str, num_ranks: int, m: int, seed: int) -> None:
     problem = random_problem(seed + 7_000, name, num_ranks, m)
-    best = solve(problem, exact_alone(20))
-    if best.stopped_by == StoppedBy.OPTIMAL:
-        assert best.value_us is not None
+    if (least_us := optimum_us(problem)) is not None:
         for bounds in rank_bounds(relaxed_for_fusion(problem)):
-            assert problem.objective.value_us(bounds) <= best.value_us
+            assert problem.objective.value_us(bounds) <= least_us

@@ -13,7 +13,6 @@ from synth.schedule.model import Buffering, Schedule
 from synth.schedule.placements import placement
 from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.verify import ScheduleError, verify
-from synth.search.outcome import StoppedBy
 from synth.solver.bounds import destructive, rank_subsets
 from synth.solver.bounds.bound import BoundSetting, LowerBound, ProofState, Reference
 from synth.solver.bounds.bound_policy import BoundPolicy
@@ -30,9 +29,9 @@ from tests.sweep import sweep
 from tests.synth.effort import counted, exact_alone
 from tests.synth.odd_problems import RandomOrders, odd_costs
 from tests.synth.solver.test_forward_spacing import any_placement
-from tests.synth.solver.test_link_load import with_slow_links
 from tests.synth.solver.test_solve_exact import OBJECTIVES
 from tests.synth.solver.test_solve_placements import random_problem
+from tests.synth.tight_problems import optimum_us, tight_problem
 
 NAMES = ["v", "looped:2", "wave:2", "looped:3", "bidirectional", "odd"]
 
@@ -76,23 +75,10 @@ def test_no_bound_is_above_a_schedule_of_an_odd_problem(
     name: str, seed: int, refuting: bool
 ) -> None:
     """Links, limits that the schedule just keeps, BW cheaper than B and W, any objective."""
-    rng = random.Random(seed)
-    num_ranks, m = rng.choice([2, 4]), rng.randint(2, 6)
-    where = any_placement(rng, name, num_ranks)
-    costs = odd_costs(rng, where.num_stages, where.num_ranks)
-    if rng.random() < 0.5:
-        costs = with_slow_links(costs, rng, where.num_ranks)
-    objective = rng.choice(OBJECTIVES)
-    free = Problem(costs, where, m, None, objective)
-    programs = RandomOrders(rng, free).programs()
-    try:
-        schedule = Schedule(where, m, programs, "random", Buffering(9, 9))
-        lowered, timeline = verify(schedule, costs)
-    except ScheduleError:  # buffers too small for this order
-        return
-    value_us = objective.value_us(timeline)
-    problem = replace(free, caps_bytes=peak_bytes(lowered))
-    assert best_bound(problem, 3 * value_us + 10, 0.02) <= value_us
+    tight = tight_problem(seed, name, most_micro_batches=6, slow_links=0.5, objectives=OBJECTIVES)
+    if tight is not None:
+        value_us = tight.problem.objective.value_us(tight.timeline)
+        assert best_bound(tight.problem, 3 * value_us + 10, 0.02) <= value_us
 
 
 @both_ways
@@ -102,10 +88,8 @@ def test_no_bound_is_above_the_optimum(
     name: str, num_ranks: int, m: int, seed: int, refuting: bool
 ) -> None:
     problem = random_problem(seed + 4_000, name, num_ranks, m)
-    best = solve(problem, exact_alone(20))
-    if best.stopped_by == StoppedBy.OPTIMAL:
-        assert best.value_us is not None
-        assert best_bound(problem, 2 * best.value_us, 0.2) <= best.value_us
+    if (least_us := optimum_us(problem)) is not None:
+        assert best_bound(problem, 2 * least_us, 0.2) <= least_us
 
 
 @pytest.mark.parametrize("seed", sweep(range(120), daily=12))
