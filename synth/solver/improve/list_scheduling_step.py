@@ -44,7 +44,8 @@ class ListSchedulingStep:
         """Schedule with little effort for every buffering, with no buffers at all first."""
         most_ops = LIST_SCHEDULING.quick_ops_per_op * self._num_ops
         max_ops = min(LIST_SCHEDULING.quick_ops, most_ops)
-        _run(self.state, max_ops, (SMALLEST_BUFFERING, *BUFFERINGS))
+        bufferings = (SMALLEST_BUFFERING, *BUFFERINGS)
+        _run(self.state, max_ops, bufferings, RELEASE_DATES.quick_orders)
 
     def _run_thorough(self) -> None:
         """Schedule with the incumbent's buffering and the usual one."""
@@ -58,7 +59,12 @@ class ListSchedulingStep:
         _run(self.state, round(per_s * self.state.budget.time_limit_s), bufferings)
 
 
-def _run(state: SearchState, max_ops: int, bufferings: Sequence[Buffering]) -> None:
+def _run(
+    state: SearchState,
+    max_ops: int,
+    bufferings: Sequence[Buffering],
+    most_dated: int | None = None,
+) -> None:
     instances = distinct(safe_memory(state.problem, buffering) for buffering in bufferings)
     budget = state.budget
     for index, instance in enumerate(instances):
@@ -68,11 +74,16 @@ def _run(state: SearchState, max_ops: int, bufferings: Sequence[Buffering]) -> N
         num_ops = max_ops // min(LIST_SCHEDULING.most_models, len(instances))
         dated_share = RELEASE_DATES.share_per_s * budget.time_limit_s / len(instances)
         dated_share = min(1.0, max(RELEASE_DATES.least_share, dated_share))
-        _run_in(state, instance, num_ops, dated_share, budget.elapsed_s + share_s)
+        _run_in(state, instance, num_ops, dated_share, most_dated, budget.elapsed_s + share_s)
 
 
 def _run_in(
-    state: SearchState, instance: Instance, max_ops: int, dated_share: float, until_s: float
+    state: SearchState,
+    instance: Instance,
+    max_ops: int,
+    dated_share: float,
+    most_dated: int | None,
+    until_s: float,
 ) -> None:
     """Schedule one instance until a moment since the start.
 
@@ -80,6 +91,7 @@ def _run_in(
 
     Args:
         dated_share: of the effort for orders from release dates on.
+        most_dated: number of these orders; None: as many as the effort allows.
     """
     budget = state.budget
 
@@ -95,7 +107,7 @@ def _run_in(
     )
     found = search(builder, max_ops, state.options.seed, should_stop)
     if not budget.is_late(until_s):
-        found += at_release_dates(builder, state.options.seed, should_stop, dated_share)
+        found += at_release_dates(builder, state.options.seed, should_stop, dated_share, most_dated)
         found.sort(key=lambda one: one.value_us)
     orders = [builder.scored(one) for one in found[: LIST_SCHEDULING.orders_evaluated]]
     if orders:

@@ -45,6 +45,7 @@ def at_release_dates(
     seed: int = 0,
     should_stop: Callable[[], bool] = never,
     share: float = 1.0,
+    most_orders: int | None = None,
 ) -> list[Built]:
     """Build orders at uniform intervals, then after a burst, then at changed release dates.
 
@@ -56,9 +57,11 @@ def at_release_dates(
         seed: of the changes.
         should_stop: polled before each order.
         share: of the ops that the builder places at most.
+        most_orders: to build; None: as many as that share allows.
     """
     instance = builder.instance
     num_left = int(share * builder.most_dated_ops) // instance.num_ops
+    num_left = num_left if most_orders is None else min(num_left, most_orders)
     is_free = all(room is None for room in instance.headroom_bytes)
     if is_free or num_left < 1:
         return []

@@ -29,6 +29,8 @@ class ReleaseDatesTuning:
     # and the least share for each.
     share_per_s: float = 0.05
     least_share: float = 0.1
+    # Most orders for each buffering at the beginning of the search: those of few ops soon repeat.
+    quick_orders: int = 1_200
     # Share of the orders at uniform intervals, about; half of the others begin with a burst.
     uniform_share: float = 0.4
     # By rule: BW instead of B, F before B, the W's that may wait (None: all), and the patience

@@ -31,9 +31,10 @@ from synth.schedule.verify import verify
 from synth.solver.infeasibility import needed_bytes
 from synth.solver.options import Part
 from synth.solver.problem import Problem
+from synth.solver.result import Result
 from synth.solver.solver import solve
 from tests.sweep import sweep
-from tests.synth.effort import counted
+from tests.synth.effort import counted, exact_alone
 from tests.synth.layered import block, invented, problem_of, random_layer, with_variant
 
 # The exact model and what is quick: it decides problems of this size.
@@ -117,9 +118,8 @@ def test_no_policy_needs_less_than_what_is_said_to_be_needed(seed: int) -> None:
         assert all(map(le, least, needed_bytes(with_layers(problem, layers))))
 
 
-@cache
-def chosen_plan() -> tuple[Profile, Plan]:
-    """A plan in which to recompute a part is better than all or nothing: it frees much cheaply."""
+def part_is_better() -> tuple[Profile, Problem]:
+    """Stages of which to recompute a part is better than all or nothing: it frees much cheaply."""
     whole = block(random.Random(3))
     longer = {
         kind: us.replace(median_us=us.median_us + 1, p90_us=us.p90_us + 1)
@@ -139,17 +139,35 @@ def chosen_plan() -> tuple[Profile, Plan]:
     profile = invented([whole.replace(variants={"ops": part})] * 4)
     free = problem_of(profile, (2, 2), 4, 1)
     least, most = (max(needed_bytes(with_layers(free, range(count)))) for count in (4, 0))
-    caps = ((least + most) // 2 + 20,) * 2
-    found = solve_choosing(replace(free, caps_bytes=caps), counted(1))
-    assert found.schedule is not None
-    layers = found.problem.recomputed_layers
-    return profile, Plan.of(
-        profile, (2, 2), found.schedule, caps_bytes=caps, recomputed_layers=layers
+    return profile, replace(free, caps_bytes=((least + most) // 2 + 20,) * 2)
+
+
+def plan_of(profile: Profile, found: Result) -> Plan:
+    """The plan of a result, with its limits and the layers that it recomputes."""
+    problem, schedule = found.problem, found.schedule
+    assert schedule is not None
+    layers = problem.recomputed_layers
+    return Plan.of(
+        profile, (2, 2), schedule, caps_bytes=problem.caps_bytes, recomputed_layers=layers
     )
 
 
+@cache
+def plan_with_policies() -> tuple[Profile, Plan]:
+    """A plan that recomputes a part of some layers, which are given and not searched."""
+    profile, problem = part_is_better()
+    given = with_layers(problem, Recomputation(dict.fromkeys(range(3), "ops")))
+    return profile, plan_of(profile, solve(given, exact_alone()))
+
+
+def test_a_search_recomputes_a_part_where_that_is_better() -> None:
+    profile, problem = part_is_better()
+    plan = plan_of(profile, solve_choosing(problem, counted(1)))
+    assert plan.recompute_policies == {"ops": plan.recomputed_layers}
+
+
 def test_a_plan_lists_the_layers_of_each_policy_and_is_checked_against_the_profile() -> None:
-    profile, plan = chosen_plan()
+    profile, plan = plan_with_policies()
     assert plan.recompute_policies == {"ops": plan.recomputed_layers}
     read = Plan.from_json(plan.to_json())
     assert read == plan and read.recomputation == Recomputation(
@@ -172,13 +190,13 @@ def test_a_plan_lists_the_layers_of_each_policy_and_is_checked_against_the_profi
 def test_a_plan_with_policies_of_no_recomputed_layers_is_refused(
     policies: dict[str, list[int]], why: str
 ) -> None:
-    data = json.loads(chosen_plan()[1].to_json()) | {"recompute_policies": policies}
+    data = json.loads(plan_with_policies()[1].to_json()) | {"recompute_policies": policies}
     with pytest.raises(SynthError, match=why):
         Plan.from_json(json.dumps(data))
 
 
 def test_files_of_earlier_versions_have_no_policies() -> None:
-    profile, plan = chosen_plan()
+    profile, plan = plan_with_policies()
     for record, earlier, key in ((plan, 11, "recompute_policies"), (profile, 6, "variants")):
         data = record.to_data() | {"schema_version": earlier}
         with pytest.raises(SynthError, match=f"{key} came with schema_version {earlier + 1}"):

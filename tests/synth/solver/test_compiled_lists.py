@@ -134,6 +134,9 @@ def test_intervals_stop_once_the_last_micro_batch_begins_too_late() -> None:
     few = Asked(problem, 4 * many.instance.num_ops)
     at_release_dates(few)
     assert 0 < len(few.asked) < len(many.asked) / 4
+    counted = Asked(problem, 100_000)
+    at_release_dates(counted, most_orders=20)
+    assert 0 < len(counted.asked) <= 20
     assert not at_release_dates(Asked(problem, many.instance.num_ops - 1))
     assert not at_release_dates(many, should_stop=lambda: True)
     assert not at_release_dates(Asked(replace(problem, caps_bytes=None), 1_000_000))
