@@ -108,7 +108,7 @@ def test_a_newcomers_job(
     measuring = ("--iters", 2, *(("--ranks", 2) if name == LAUNCHED else ()), "-o", profile)
     measured = synth("profile", f"{file}:{function}", *own, *measuring)
     assert measured.code == 0, measured.stderr
-    size = ("--ranks", "2", "--micro-batches", MICRO_BATCHES, "--time-limit", "5s")
+    size = ("--ranks", "2", "--micro-batches", MICRO_BATCHES, "--time-limit", "1s")
     solved = synth("solve", profile, *size, "--for", "torch", "-o", plan)
     assert solved.code == 0, solved.stderr
     output = tmp_path / "run.json"

@@ -4,6 +4,7 @@ import json
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -60,7 +61,8 @@ def measure(rank: int, size: int, text: str) -> str:
     return json.dumps(profile.to_data())
 
 
-def profile_of(pool: GlooPool, model: str, optimizer: str = "adamw") -> Profile:
+@cache
+def profile_of(pool: GlooPool, model: str, optimizer: str) -> Profile:
     """A profile, which both processes have."""
     texts = pool.run(measure, 2, workload_of(model, optimizer).model_dump_json())
     first, second = (Profile.from_json(text) for text in texts)
@@ -71,7 +73,7 @@ def profile_of(pool: GlooPool, model: str, optimizer: str = "adamw") -> Profile:
 @pytest.fixture(scope="module")
 def llama(pool: GlooPool) -> Profile:
     """A Llama that two processes have divided."""
-    return profile_of(pool, "llama")
+    return profile_of(pool, "llama", "adamw")
 
 
 def saved(profile: Profile, name: str, path: Path) -> Plan:
@@ -215,6 +217,7 @@ def solved(profile: Profile) -> Plan:
 
 
 @pytest.mark.parametrize("name", ["1f1b", "zb-h1", "interleaved:2", "zb-v", "solved"])
+@pytest.mark.slow
 def test_gradients_and_norms_equal_those_of_one_process(
     pool: GlooPool, llama: Profile, tmp_path: Path, name: str
 ) -> None:
@@ -240,10 +243,11 @@ def test_a_model_whose_attention_stays_whole_has_the_gradients_of_one_process(
     pool: GlooPool, tmp_path: Path
 ) -> None:
     path = tmp_path / "plan.json"
-    plan = saved(profile_of(pool, "gpt"), "zb-h1", path)
+    plan = saved(profile_of(pool, "gpt", "adamw"), "zb-h1", path)
     check(plan, pool.run(gradients, 4, path, 1), 1)
 
 
+@pytest.mark.slow
 def test_a_process_holds_half_of_what_is_divided(llama: Profile) -> None:
     block = llama.layer_profiles["block.0"]
     matrices = (2 * 16 * 16 + 2 * 16 * 8 + 3 * 16 * 24) // 2
@@ -255,6 +259,7 @@ def test_a_process_holds_half_of_what_is_divided(llama: Profile) -> None:
     assert llama.layer_profiles["embedding"].parameter_bytes == 4 * 16 * 128
 
 
+@pytest.mark.slow
 def test_the_device_holds_one_whole_layer_at_a_time(llama: Profile) -> None:
     from synth.runtime.models import build_model
     from synth.runtime.training.building import build_stages
@@ -317,6 +322,7 @@ def whole_stages(rank: int, size: int, path: Path) -> list[str]:
     return [str(each.message) for each in caught]
 
 
+@pytest.mark.slow
 def test_a_pipeline_warns_of_stages_that_are_whole(
     pool: GlooPool, llama: Profile, tmp_path: Path
 ) -> None:
@@ -355,6 +361,7 @@ def test_a_run_learns_what_a_run_of_single_processes_learns(
             torch.testing.assert_close(one, true, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_groups_is_one_of_single_processes_and_back(
     pool: GlooPool, llama: Profile, tmp_path: Path, text: Path
 ) -> None:
@@ -406,6 +413,7 @@ def test_weights_of_groups_are_those_of_single_processes_and_back(
     ],
     ids=["look-ahead", "post-validation"],
 )
+@pytest.mark.slow
 def test_what_groups_do_not_do_is_refused(
     llama: Profile, text: Path, more: dict[str, Any], message: str
 ) -> None:
@@ -428,6 +436,7 @@ def test_sharded_stages_do_not_look_ahead() -> None:
         _look_ahead(parts, 2, watched)
 
 
+@pytest.mark.slow
 def test_a_function_that_divides_layers_needs_ranks_of_several_processes(
     llama: Profile, text: Path
 ) -> None:
@@ -439,6 +448,7 @@ def test_a_function_that_divides_layers_needs_ranks_of_several_processes(
         mesh_of(plan, options)
 
 
+@pytest.mark.slow
 def test_a_group_is_not_rehearsed_by_one_process(llama: Profile, text: Path) -> None:
     from synth.runtime.rehearsal import rehearse
 

@@ -105,6 +105,7 @@ def traced() -> tuple[MemoryCurve, list[int]]:
     return curve, counts
 
 
+@pytest.mark.slow
 def test_the_curve_encloses_that_of_all_orders_at_every_cap() -> None:
     curve, _ = traced()
     truth, known = true_curve(small_problem()), knowledge_of(curve.points)
@@ -116,6 +117,7 @@ def test_the_curve_encloses_that_of_all_orders_at_every_cap() -> None:
         assert known.bound_us(cap) <= value <= best.value_us
 
 
+@pytest.mark.slow
 def test_the_ends_are_the_least_cap_and_the_best_time() -> None:
     curve, counts = traced()
     truth = true_curve(small_problem())
@@ -125,6 +127,7 @@ def test_the_ends_are_the_least_cap_and_the_best_time() -> None:
     assert {family.name for family in curve.families} >= {"1f1b", "zb-h1", "gpipe"}
 
 
+@pytest.mark.slow
 def test_enough_points_find_every_bend() -> None:
     begun, _ = traced()
     whole = trace(PROFILE, one(small_problem()), replace(QUICK, points=60), begun)
@@ -134,6 +137,7 @@ def test_enough_points_find_every_bend() -> None:
     assert len(whole.points) < 60
 
 
+@pytest.mark.slow
 def test_values_and_bounds_fall_with_the_cap_and_caps_are_kept() -> None:
     points = traced()[0].points
     for column in (list(map(value_of, points)), [p.claim.lower_bound_us for p in points]):
@@ -148,6 +152,7 @@ def worse(plan: Plan, by: Plan, bound_us: int) -> Plan:
     return by.replace(claim=claim, caps_bytes=plan.caps_bytes)
 
 
+@pytest.mark.slow
 def test_closing_gives_better_plans_upwards_and_better_bounds_downwards() -> None:
     points = traced()[0].points
     first, last = points[0], points[-1]
@@ -178,6 +183,7 @@ def test_a_curve_is_continued_and_what_is_there_is_kept(tmp_path: Path) -> None:
     assert set(map(cap_of, begun.points)) < set(map(cap_of, more.points))
 
 
+@pytest.mark.slow
 def test_a_curve_that_is_done_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     curve, _ = traced()
     monkeypatch.delattr("synth.plan.memory_curve.curve_search.Workers")
@@ -226,6 +232,7 @@ def test_a_stop_keeps_what_is_there_and_the_rest_comes_later() -> None:
         ),
     ],
 )
+@pytest.mark.slow
 def test_a_curve_of_another_problem_is_refused(other: Problem, words: str) -> None:
     with pytest.raises(SynthError, match=words):
         trace(PROFILE, one(other), QUICK, traced()[0])
@@ -300,6 +307,7 @@ def test_what_nobody_foresaw_in_a_worker_is_told_here() -> None:
 
 
 @pytest.mark.parametrize("given", ["abc", "nan", ""])
+@pytest.mark.slow
 def test_a_point_with_a_time_limit_that_is_none_is_refused(given: str) -> None:
     curve, _ = traced()
     data = json.loads(curve.to_json())
@@ -308,6 +316,7 @@ def test_a_point_with_a_time_limit_that_is_none_is_refused(given: str) -> None:
         MemoryCurve.from_json(json.dumps(data), "curve.json")
 
 
+@pytest.mark.slow
 def test_a_refusal_in_a_worker_is_raised_here() -> None:
     costs = uniform_costs(2, forward_us=5, backward_input_us=6, backward_weight_us=3)
     problem = Problem.linear(costs, 2)
@@ -366,6 +375,7 @@ def test_the_least_cap_in_any_partition_is_that_of_all_orders_of_all_of_them(
         assert result.value_us is not None and result.value_us <= value
 
 
+@pytest.mark.slow
 def test_a_curve_over_all_partitions_goes_on_and_is_none_of_one_partition(tmp_path: Path) -> None:
     space = in_any_partition(PROFILE, small_problem())
     begun = trace(PROFILE, space, replace(QUICK, points=2))
