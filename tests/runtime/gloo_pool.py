@@ -25,9 +25,10 @@ class GlooPool:
     def __init__(self, size: int) -> None:
         self.size = size
         context = multiprocessing.get_context("forkserver")
-        # The last two take a second each in a process that imports them for itself.
-        preloaded = ("torch._dynamo", "torch.distributed.tensor.debug")
-        context.set_forkserver_preload(["pytest", "synth.runtime.training.worker", *preloaded])
+        # The last one takes a second in each process that imports it for itself.
+        context.set_forkserver_preload(
+            ["pytest", "synth.runtime.training.worker", "torch.distributed.tensor.debug"]
+        )
         self._context = context
         self._processes: list[Any] = []
         self._begin_anew()
