@@ -101,7 +101,7 @@ def test_the_first_schedule_beside_the_serial_one_is_finished_after_the_limit() 
     problem = problem_of(16, 256)
     state = out_of_time(problem)
     assert not list_scheduling_step._must_stop(state)
-    list_scheduling_step._run_in(state, relaxed_memory(problem), 1, 0.5, 0.0)
+    list_scheduling_step._run_in(state, relaxed_memory(problem), 1, 0.5, None, 0.0)
     assert state.best is not None
     assert state.best.found_by == "list scheduling"
     assert list_scheduling_step._must_stop(state)
