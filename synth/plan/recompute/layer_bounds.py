@@ -56,7 +56,10 @@ def bounds_of_every_choice(problem: Problem) -> Spans:
     if each < 2 or base.caps_bytes is None:
         of_work = work_bounds(relaxed_for_fusion(replace(base, caps_bytes=None)))
         return Spans.most([of_work, bounds_of_mixtures(base)])
-    own = [merged_to(each, choices) for choices in stage_choices(base)]
+    own = [
+        merged_to(each, choices if len(choices) <= each else [apart(base, s, c) for c in choices])
+        for s, choices in enumerate(stage_choices(base))
+    ]
     num_looks = base.num_ranks * max(map(len, own)) ** most_held
     if num_looks <= RECOMPUTE_BOUNDS.most_rank_by_rank or not have_fixed_places(base):
         found = [_of_rank(base, own, rank) for rank in range(base.num_ranks)]

@@ -41,11 +41,12 @@ def bounds_of_mixtures(base: Problem) -> Spans:
     """
     most = RECOMPUTE_BOUNDS.most_mixed_of_stage
     menus = enumerate(stage_choices(base))
-    own = [_alike_within_rank(base, s, merged_to(most, choices)) for s, choices in menus]
+    own = [
+        _alike_within_rank(base, s, merged_to(most, [apart(base, s, one) for one in choices]))
+        for s, choices in menus
+    ]
     seen = [
-        instance_with(
-            base, {s: apart(base, s, each[min(place, len(each) - 1)]) for s, each in enumerate(own)}
-        )
+        instance_with(base, {s: each[min(place, len(each) - 1)] for s, each in enumerate(own)})
         for place in range(max(map(len, own)))
     ]
     return Spans.most(_rank_bound(seen, rank) for rank in range(base.num_ranks))
