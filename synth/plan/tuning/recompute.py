@@ -88,8 +88,13 @@ class RecomputeBoundTuning:
     most_choices_of_rank: int = 64
     # Choices over all ranks up to which they are looked at rank by rank.
     most_rank_by_rank: int = 200
-    # Choices of a stage that may be mixed.
-    most_mixed_of_stage: int = 12
+    # Choices of a stage that may be mixed, besides R.
+    most_mixed_of_stage: int = 48
+    # Steps of the simplex method for the linear program of a rank.
+    most_pivots: int = 200
+    # Ranks whose mixtures branch, and the most nodes of each.
+    most_branching: int = 8
+    most_branches: int = 31
 
 
 @dataclass(frozen=True)
