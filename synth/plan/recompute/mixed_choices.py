@@ -24,7 +24,7 @@ Lifetimes are those without recomputation, which only lengthens them.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -42,6 +42,7 @@ from synth.plan.recompute.stage_choices import (
     merged_to,
     stage_choices,
 )
+from synth.plan.recompute.stages import held_stages
 from synth.plan.tuning import RECOMPUTE_BOUNDS
 from synth.schedule.recomputed_stages import BACKWARDS
 from synth.solver.bounds.ramps import after_last_f_us
@@ -96,22 +97,66 @@ def bounds_of_mixtures(base: Problem) -> Spans:
     Args:
         base: the problem without recomputed layers.
     """
-    own, ways = [], []
-    for stage, choices in enumerate(stage_choices(base)):
-        floors = [apart(base, stage, one) for one in choices if not one.again_us]
-        floors = merged_to(RECOMPUTE_BOUNDS.most_mixed_of_stage, floors)
-        with_r = [apart(base, stage, one) for one in choices if one.again_us]
-        own.append(_alike_within_rank(base, stage, [*floors, *with_r]))
-        ways.append([*_ways(floors, with_r)])
-    seen = [
-        instance_with(base, {s: each[min(place, len(each) - 1)] for s, each in enumerate(own)})
-        for place in range(max(map(len, own)))
+    return MixtureBounds(base, stage_choices(base)).bounds()
+
+
+class MixtureBounds:
+    """Bounds over some of the choices of each stage."""
+
+    def __init__(self, base: Problem, choices: Sequence[Sequence[StageChoice]]) -> None:
+        """Make the programs of all ranks.
+
+        Args:
+            base: the problem without recomputed layers.
+            choices: those of `stage_choices`.
+        """
+        own, ways = [], []
+        for stage, each in enumerate(choices):
+            floors = [apart(base, stage, one) for one in each if not one.again_us]
+            with_r = [apart(base, stage, one) for one in each if one.again_us]
+            merged = merged_to(RECOMPUTE_BOUNDS.most_mixed_of_stage, floors)
+            own.append(_alike_within_rank(base, stage, [*merged, *with_r]))
+            ways.append([*_ways(merged, with_r)])
+        seen = [
+            instance_with(base, {s: each[min(at, len(each) - 1)] for s, each in enumerate(own)})
+            for at in range(max(map(len, own)))
+        ]
+        self._held = held_stages(base)
+        self._places = [
+            _places(each, len(of_own)) for each, of_own in zip(choices, own, strict=True)
+        ]
+        programs = [_programs(seen, ways, rank) for rank in range(base.num_ranks)]
+        self._programs = tuple(zip(*programs, strict=True))
+
+    def bounds(self) -> Spans:
+        """Return the bounds over all choices; the ranks of the largest mixtures branch."""
+        return Spans(*map(_most_us, self._programs))
+
+    def bounds_of(self, allowed: Mapping[int, Collection[int]], stage: int | None = None) -> Spans:
+        """Return the bounds over all mixtures in which some stages have these choices alone.
+
+        Args:
+            allowed: by stage, the numbers of its choices.
+            stage: if given, only by the ranks that hold it.
+        """
+        places = {
+            one: {self._places[one][choice] for choice in choices}
+            for one, choices in allowed.items()
+        }
+        ranks = [rank for rank, held in enumerate(self._held) if stage is None or stage in held]
+        found = (max(of_ranks[r].least_us(1, places) for r in ranks) for of_ranks in self._programs)
+        return Spans(*found)
+
+
+def _places(choices: Sequence[StageChoice], num_places: int) -> list[int]:
+    """Return for each choice the place of what it is merged into; those with R come last."""
+    num_floors = sum(not one.again_us for one in choices)
+    merged = num_places - (len(choices) - num_floors)
+    floors, with_r = iter(range(num_floors)), iter(range(merged, num_places))
+    return [
+        next(with_r) if one.again_us else ((next(floors) + 1) * merged - 1) // num_floors
+        for one in choices
     ]
-    ranks = range(base.num_ranks)
-    if base.caps_bytes is None:
-        return Spans.most(_bounds_of_work(seen[0], rank) for rank in ranks)
-    programs = [_programs(seen, ways, rank) for rank in ranks]
-    return Spans(*map(_most_us, zip(*programs, strict=True)))
 
 
 def _most_us(programs: Sequence["_RankProgram"]) -> int:
@@ -158,17 +203,6 @@ def apart(base: Problem, stage: int, own: StageChoice) -> StageChoice:
     plain_us = base.costs.stages[stage].duration_us
     again_us = min(own.costs.duration_us[kind] - plain_us[kind] for kind in BACKWARDS)
     return StageChoice(own.costs.replace(duration_us=plain_us), own.again_us + again_us)
-
-
-def _bounds_of_work(instance: Instance, rank: int) -> Spans:
-    """Return the bounds from the work of a rank."""
-    head_us = min(instance.head_us[copy] for copy in instance.held[rank])
-    work_us = sum(
-        instance[copy].num_micro_batches * instance[copy].work_us for copy in instance.held[rank]
-    )
-    end_us = head_us + work_us + instance.step_us(rank)
-    origin_us = head_us if instance.origins_us is None else instance.origins_us[rank]
-    return Spans(end_us, end_us - origin_us)
 
 
 def _programs(
@@ -240,6 +274,7 @@ class _RankProgram:
         """
         self._groups = groups
         held, step_us = instance.held[rank], instance.step_us(rank)
+        self._stages = [instance[copy].stage for copy in held]
         head_us = min(instance.head_us[copy] for copy in held)
         first_b_us = min(
             instance.head_us[copy] + instance[copy].duration_us[F] + instance.round_trip_us[copy]
@@ -268,7 +303,9 @@ class _RankProgram:
         room = instance.headroom_bytes[rank]
         self._room = max(0, room or 0)
 
-    def least_us(self, most_branches: int) -> int:
+    def least_us(
+        self, most_branches: int, allowed: Mapping[int, Collection[int]] | None = None
+    ) -> int:
         """Return a bound over all ways, by branching over the choices of the stage copies.
 
         A node allows some choices of each copy, and mixes them. Branch and bound (Land and Doig
@@ -276,8 +313,12 @@ class _RankProgram:
 
         Args:
             most_branches: the nodes to look at, at least 1.
+            allowed: by stage, the choices that are allowed; None: all.
         """
-        root = tuple(tuple({one.choice: None for one in group}) for group in self._groups)
+        root = tuple(
+            tuple({one.choice: None for one in group if of is None or one.choice in of})
+            for group, of in zip(self._groups, map((allowed or {}).get, self._stages), strict=True)
+        )
         nodes = [self._node(root)]
         for _ in range((most_branches - 1) // 2):
             least = nodes[0]
