@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from synth.objective import Spans
 from synth.op_kinds import OpKind
-from synth.plan.recompute.rank_mixture import RankProgram, Way, rank_programs
+from synth.plan.recompute.rank_mixture import Way, rank_programs
 from synth.plan.recompute.stage_choices import (
     StageChoice,
     instance_with,
@@ -62,8 +62,13 @@ class MixtureBounds:
         self._programs = tuple(zip(*programs, strict=True))
 
     def bounds(self) -> Spans:
-        """Return the bounds over all choices; the ranks of the largest mixtures branch."""
-        return Spans(*map(_most_us, self._programs))
+        """Return the bounds over all choices, each rank by branching."""
+        num_held = sum(map(len, self._held))
+        most = min(
+            RECOMPUTE_BOUNDS.most_branches,
+            max(1, RECOMPUTE_BOUNDS.most_branches_of_all // num_held),
+        )
+        return Spans(*(max(one.least_us(most) for one in ranks) for ranks in self._programs))
 
     def bounds_of(self, allowed: Mapping[int, Collection[int]], stage: int | None = None) -> Spans:
         """Return the bounds over all mixtures in which some stages have these choices alone.
@@ -90,14 +95,6 @@ def _places(choices: Sequence[StageChoice], num_places: int) -> list[int]:
         next(with_r) if one.again_us else ((next(floors) + 1) * merged - 1) // num_floors
         for one in choices
     ]
-
-
-def _most_us(programs: Sequence[RankProgram]) -> int:
-    """Return the largest bound of some ranks; those of the largest mixtures branch."""
-    mixed = [program.least_us(1) for program in programs]
-    order = sorted(range(len(mixed)), key=mixed.__getitem__)[-RECOMPUTE_BOUNDS.most_branching :]
-    branched = [programs[rank].least_us(RECOMPUTE_BOUNDS.most_branches) for rank in order]
-    return max(*mixed, *branched)
 
 
 def _ways(floors: Sequence[StageChoice], with_r: Sequence[StageChoice]) -> Iterator[Way]:

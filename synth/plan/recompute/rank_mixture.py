@@ -179,11 +179,34 @@ class RankProgram:
             ]
             both = {"work_us": 1, "warm_us": -1, "cool_us": -1}
             self._both = _Row(first_b_us + last_us, both)
+            self._rows += self._ways_up(instance, held, head_us, first_b_us, is_period=is_period)
         # F's of a copy begin after its head, and what runs after the last F ends before the STEPs.
         self._windows_us = [first_b_us - instance.head_us[copy] for copy in held]
         self._cooldown_us = last_us - step_us
         room = instance.headroom_bytes[rank]
         self._room = max(0, room or 0)
+
+    def _ways_up(
+        self,
+        instance: Instance,
+        held: Sequence[int],
+        head_us: int,
+        first_b_us: int,
+        *,
+        is_period: bool,
+    ) -> Iterator[_Row]:
+        """Yield rows for the way of the last gradient, which leaves after all but the W's."""
+        if any(copy.replica for copy in instance.copies):
+            return
+        weights_us = sum(instance[copy].total_us(W) for copy in held)
+        for above in instance.chain_above(held[0]):
+            copy = instance[above]
+            left_us = copy.duration_us[B] + copy.duration_us[W] + instance.step_us(copy.rank)
+            if is_period and instance.origins_us is not None:
+                left_us += self.origin_us - instance.origins_us[copy.rank]
+            after_us = instance.way_up_us(held[0], above) + left_us - weights_us
+            yield _Row(head_us + after_us, {"work_us": 1})
+            yield _Row(first_b_us + after_us, {"work_us": 1, "warm_us": -1})
 
     def least_us(
         self, most_branches: int, allowed: Mapping[int, Collection[int]] | None = None
