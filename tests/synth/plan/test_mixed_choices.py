@@ -16,6 +16,7 @@ from synth.plan.recompute.choice import bound_us, quick_bound_us
 from synth.plan.recompute.given_stages import solve_recomputing
 from synth.plan.recompute.layer_choice import with_layers
 from synth.plan.recompute.mixed_choices import (
+    MixtureBounds,
     apart,
     bounds_of_mixtures,
 )
@@ -181,3 +182,26 @@ def test_choices_are_merged_with_their_recomputation_apart() -> None:
     problem = Problem(costs, where, 64, caps, profile=profile, partition=(4,) * 32)
     assert quick_bound_us(problem, None) < 18.6e6
     assert bounds_of_mixtures(problem).makespan_us > 20e6
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_branching_ends_at_the_least_choice_of_each_stage(seed: int) -> None:
+    """No combination of choices is below the bound, and one of them attains it."""
+    draw = random.Random(seed)
+    make = block if seed % 2 else random_layer
+    profile = invented([make(draw) for _ in range(6)])
+    problem = problem_of(profile, (1, 2, 2, 1), 8, 10**9, "v")
+    least, most = max(needed_bytes(with_layers(problem, range(6)))), max(needed_bytes(problem))
+    problem = replace(problem, caps_bytes=(draw.randint(least, 2 * most),) * 2)
+    choices = stage_choices(problem)
+    mixtures = MixtureBounds(problem, choices)
+    least_us = 0
+    for stages in problem.placement.held:
+        held = [stage for stage, _ in stages]
+        values = (
+            mixtures.bounds_of({s: (c,) for s, c in zip(held, one, strict=True)}, held[0])
+            for one in product(*(range(len(choices[stage])) for stage in held))
+        )
+        least_us = max(least_us, min(spans.makespan_us for spans in values))
+    assert mixtures.bounds_of({}).makespan_us <= least_us
+    assert mixtures.bounds().makespan_us == pytest.approx(least_us, abs=1)
