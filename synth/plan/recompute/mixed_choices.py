@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from synth.objective import Spans
 from synth.op_kinds import OpKind
-from synth.plan.recompute.rank_mixture import Way, rank_programs
+from synth.plan.recompute.rank_mixture import MixtureWay, rank_programs
 from synth.plan.recompute.stage_choices import (
     StageChoice,
     instance_with,
@@ -97,13 +97,13 @@ def _places(choices: Sequence[StageChoice], num_places: int) -> list[int]:
     ]
 
 
-def _ways(floors: Sequence[StageChoice], with_r: Sequence[StageChoice]) -> Iterator[Way]:
+def _ways(floors: Sequence[StageChoice], with_r: Sequence[StageChoice]) -> Iterator[MixtureWay]:
     """Yield the ways of a stage: with some layers recomputed within B, and with R besides."""
     for place, floor in enumerate(floors):
-        yield Way(place, floor.again_us, 0, place)
+        yield MixtureWay(place, floor.again_us, 0, place)
     for place, one in enumerate(with_r, len(floors)):
         for rebuilt, floor in enumerate(floors):
-            yield Way(place, one.again_us + floor.again_us, one.again_us, rebuilt)
+            yield MixtureWay(place, one.again_us + floor.again_us, one.again_us, rebuilt)
 
 
 def _alike_within_rank(

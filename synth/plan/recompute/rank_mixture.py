@@ -46,7 +46,7 @@ _OPS = (F, B, W)
 _Allowed = tuple[tuple[int, ...], ...]
 
 
-class Way(NamedTuple):
+class MixtureWay(NamedTuple):
     """A choice of a stage, as places among the instances of a rank's program.
 
     Attributes:
@@ -83,7 +83,7 @@ class _Row(NamedTuple):
 
 
 def rank_programs(
-    seen: Sequence[Instance], ways: Sequence[Sequence[Way]], rank: int
+    seen: Sequence[Instance], ways: Sequence[Sequence[MixtureWay]], rank: int
 ) -> tuple["RankProgram", "RankProgram"]:
     """Return the programs of a rank's makespan and period.
 
@@ -99,7 +99,7 @@ def rank_programs(
     )
 
 
-def _columns(seen: Sequence[Instance], index: int, ways: Sequence[Way]) -> Iterator[_Column]:
+def _columns(seen: Sequence[Instance], index: int, ways: Sequence[MixtureWay]) -> Iterator[_Column]:
     """Yield the columns of a stage copy."""
     helds = [_held_byte_us(instance, index) for instance in seen]
     plain = seen[0][index]

@@ -21,7 +21,7 @@ from synth.plan.recompute.mixed_choices import (
     bounds_of_mixtures,
 )
 from synth.plan.recompute.mixture_program import MixtureProgram
-from synth.plan.recompute.rank_mixture import Way, rank_programs
+from synth.plan.recompute.rank_mixture import MixtureWay, rank_programs
 from synth.plan.recompute.stage_choices import instance_with, stage_choices
 from synth.profile.layer_profile import LayerProfile
 from synth.profiles import load
@@ -92,7 +92,7 @@ def test_the_program_has_the_optimum_of_another_solver(seed: int) -> None:
 def bound_of(instance: Instance, rank: int) -> Spans:
     """The bound of one choice for each stage, where it is much closer."""
     again_us = {copy.stage: copy.again_us for copy in instance.copies}
-    ways = [[Way(0, again_us[stage], 0, 0)] for stage in sorted(again_us)]
+    ways = [[MixtureWay(0, again_us[stage], 0, 0)] for stage in sorted(again_us)]
     return Spans(*(one.least_us(1) for one in rank_programs([instance], ways, rank)))
 
 
