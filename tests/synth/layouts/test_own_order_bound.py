@@ -28,8 +28,9 @@ _RANKS, _MICRO_BATCHES = 2, 4
 
 
 def of_megatron(seed: int) -> LayoutQuestion:
+    """Return a question whose head is small, so that memory matters on each rank."""
     question = random_question(seed)
-    shape = question.shape.replace(layers=min(question.shape.layers, 5))
+    shape = question.shape.replace(layers=min(question.shape.layers, 5), vocab=1024)
     return replace(question, shape=shape, allowed=Allowed(Runtime.MEGATRON))
 
 
@@ -44,19 +45,18 @@ def every_choice(profile: Profile, where: Placement, *, recomputes: bool) -> Ite
             yield variants.of(sizes, layers)
 
 
-def least_by_enumeration(profile: Profile, name: str, cap_bytes: int) -> int | None:
-    """The least makespan of a published schedule that fits; None: none does."""
+def enumerated(profile: Profile, name: str) -> list[tuple[int, int]]:
+    """The makespan of a published schedule and the peak of its fullest rank, by choice."""
     where = family_placement(name, _RANKS)
-    best = None
+    found = []
     for costs in every_choice(profile, where, recomputes="overlap" not in name):
         lowered = lower(generate(name, _RANKS, _MICRO_BATCHES, costs=costs), costs)
-        makespan_us = simulate(lowered).makespan_us
-        if (best is None or makespan_us < best) and max(peak_bytes(lowered)) <= cap_bytes:
-            best = makespan_us
-    return best
+        found.append((simulate(lowered).makespan_us, max(peak_bytes(lowered))))
+    return found
 
 
 def check(seed: int, rounds: int) -> None:
+    """Compare under the limits that as good as no choice keeps, a tenth, and a half."""
     question = of_megatron(seed)
     expert = 1 if question.shape.experts is None else 2
     groups = Layout(seq_len=question.seq_len, expert=expert, data=2)
@@ -64,20 +64,16 @@ def check(seed: int, rounds: int) -> None:
     if _RANKS * rounds > len(profile.layers):
         return
     size = PipelineSize(_RANKS, rounds, _MICRO_BATCHES)
-    for share in (0.7, 1.0, 1.4):
-        whole = sum(profile.layer_profile(at).static_bytes for at in range(len(profile.layers)))
-        saved = sum(profile.layer_profile(at).saved_bytes for at in range(len(profile.layers)))
-        cap = round(share * (whole / _RANKS + saved + 2 * question.seq_len * question.shape.vocab))
-        for overlap in ("", ",overlap") if rounds > 1 and profile.has_pairs else ("",):
-            name = "1f1b" if rounds == 1 else f"interleaved:{rounds}{overlap}"
+    for overlap in ("", ",overlap") if rounds > 1 and profile.has_pairs else ("",):
+        choices = enumerated(profile, "1f1b" if rounds == 1 else f"interleaved:{rounds}{overlap}")
+        peaks = sorted(peak for _, peak in choices)
+        for cap in (peaks[0], peaks[len(peaks) // 10], peaks[len(peaks) // 2]):
             known_us = PipelineBound(profile, pairs=bool(overlap)).least_us(size, cap)
-            if known_us is None:
-                continue
+            assert known_us is not None
             bound = OwnOrderBound(profile, pairs=bool(overlap), recomputes=not overlap)
             bound_us = bound.least_us(size, cap, known_us, 1e18)
-            least_us = least_by_enumeration(profile, name, cap)
-            assert bound_us >= known_us
-            assert least_us is None or bound_us <= least_us, (seed, name, share)
+            least_us = min(makespan_us for makespan_us, peak in choices if peak <= cap)
+            assert known_us <= bound_us <= least_us, (seed, rounds, overlap, cap)
 
 
 @pytest.mark.parametrize("seed", range(4))
