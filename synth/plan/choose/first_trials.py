@@ -122,20 +122,21 @@ class FirstTrials:
             is_due = needs_one and until_plain_s is not None
             return not (is_due and self._is_due(ops, step))
 
-        judge(those, charge, self.tell, lambda: None if until_plain_s is None else self._tighten())
+        judge(those, charge, self.tell, lambda: None if until_plain_s is None else self.tighten())
 
     def tell(self, trial: Trial) -> None:
         """Announce the schedule of a trial and the standings."""
         self.announcer.announce_judged(trial)
         self.on_standings(self.race.copies())
 
-    def _tighten(self) -> None:
+    def tighten(self) -> None:
         """Improve the quick bounds while there is time, and announce the better one."""
         race = self.race
         for trial in race.trials:
             if self.clock.is_over():
                 return
-            race.tighten(trial)
+            if not trial.is_fixed:  # its bound is of other schedules
+                race.tighten(trial)
         for trial in race.trials:
             if trial.value_us is not None and trial.value_us == race.best_us:
                 self.announcer.announce_judged(trial)

@@ -156,6 +156,7 @@ class _RaceRun:
         self.cut_race.run(until_s, self.first.tell, self._move_cuts)
         if race.has_placements:
             race.keep_best_of_each()
+            self.first.tighten()
         elif race.best is not None:
             race.keep_only(race.best)
         self.on_standings(race.copies())

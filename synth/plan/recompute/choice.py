@@ -13,12 +13,10 @@ from synth.plan.recompute.given_stages import (
     why_nothing_fits,
 )
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice
-from synth.plan.recompute.layer_choice import applies, without_layers
+from synth.plan.recompute.layer_choice import applies
 from synth.plan.recompute.menu_search import layer_search
-from synth.plan.recompute.mixed_choices import bounds_of_mixtures
 from synth.plan.recompute.stages import bounds
 from synth.plan.recompute.trial_choices import counts_tried
-from synth.plan.tuning import RECOMPUTE_BOUNDS
 from synth.solver.infeasibility import find_shortage, needed_bytes, smallest_limit_bytes
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
@@ -93,17 +91,9 @@ def limits_bytes(problem: Problem, choice: Choice) -> tuple[int, int]:
 
 
 def bound_us(problem: Problem, choice: Choice) -> int:
-    """A lower bound, in closed form, of all schedules with these stages recomputing.
-
-    In large problems choices are mixed instead of looked at one by one, which would take seconds.
-    """
-    if choice is not None:
-        return problem.objective.value_us(bounds(problem, choice))
-    most_held = max(map(len, problem.placement.held))
-    if problem.costs.num_stages << most_held > RECOMPUTE_BOUNDS.most_closed_forms:
-        mixed = bounds_of_mixtures(without_layers(problem))
-        return max(quick_bound_us(problem, choice), problem.objective.value_us(mixed))
-    return problem.objective.value_us(bounds_of_every_choice(problem))
+    """A lower bound, in closed form, of all schedules with these stages recomputing."""
+    spans = bounds_of_every_choice(problem) if choice is None else bounds(problem, choice)
+    return problem.objective.value_us(spans)
 
 
 def quick_bound_us(problem: Problem, choice: Choice) -> int:

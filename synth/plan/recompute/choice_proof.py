@@ -21,10 +21,10 @@ from heapq import heappop, heappush
 from itertools import chain
 from typing import NamedTuple
 
-from synth.objective import Spans
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice
 from synth.plan.recompute.layer_choice import without_layers
 from synth.plan.recompute.layer_menu import figures
+from synth.plan.recompute.mixed_choices import MixtureBounds
 from synth.plan.recompute.stage_choices import StageChoice, instance_with, stage_choices
 from synth.plan.recompute.stages import held_stages
 from synth.plan.tuning import CHOICE_PROOF
@@ -32,7 +32,7 @@ from synth.schedule.files.certificate import Certificate, ProvenBound, ProverNam
 from synth.search.clock import Clock
 from synth.solver.bounds.bound import BoundSetting, ProofState, Reference
 from synth.solver.bounds.bound_policy import BoundPolicy
-from synth.solver.bounds.closed_form import rank_bound, work_bounds
+from synth.solver.bounds.closed_form import work_bounds
 from synth.solver.instance.instance import Instance
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
@@ -78,6 +78,7 @@ class ChoiceProof:
         self.go_on(options, value_us, should_stop)
         self._held = held_stages(self.problem)
         self._choices = stage_choices(self.problem)
+        self._mixtures = MixtureBounds(self.problem, self._choices)
         self._num_nodes = 0
         self._open: list[_Node] = []
         every = tuple(tuple(range(len(choices))) for choices in self._choices)
@@ -228,6 +229,9 @@ class ChoiceProof:
         )
         bound_us = max(bound_us, *of_stages)
         if bound_us < value_us:
+            mixed = self._mixtures.bounds_of(dict(enumerate(possible)))
+            bound_us = max(bound_us, self.problem.objective.value_us(mixed))
+        if bound_us < value_us:
             bound_us = max(bound_us, self._closed_us(self._instance(possible)))
         if bound_us < value_us:
             self._num_nodes += 1
@@ -245,13 +249,8 @@ class ChoiceProof:
 
     def _bounds_alone(self, stage: int, every: _Allowed) -> list[int]:
         """Return the bound of each choice of a stage, whatever the others choose."""
-        ranks = [rank for rank, stages in enumerate(self._held) if stage in stages]
-        found = []
-        for choice in every[stage]:
-            instance = self._instance(_with(every, stage, (choice,)))
-            spans = Spans.most([rank_bound(instance, rank) for rank in ranks])
-            found.append(self.problem.objective.value_us(spans))
-        return found
+        found = (self._mixtures.bounds_of({stage: (choice,)}, stage) for choice in every[stage])
+        return [self.problem.objective.value_us(spans) for spans in found]
 
 
 def _with(allowed: _Allowed, stage: int, choices: tuple[int, ...]) -> _Allowed:

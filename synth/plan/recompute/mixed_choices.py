@@ -1,20 +1,16 @@
-"""A bound over all choices of recomputation where a rank holds too many stages to combine them.
+"""A bound over all choices of recomputation, in which each stage mixes its choices in any shares.
 
-What a rank holds is at most its headroom at any time, so bytes times lifetimes add up to at most
-the headroom times the span (Little 1961, "A proof for the queuing formula L = λW"). Recomputation
-keeps fewer bytes and takes more time. If each stage may mix its choices in any shares, the least
-span is a linear program of two rows, bytes times time and work. Its best mixture goes along the
-lower convex hull of each stage's choices, first where a µs of recomputation saves most.
-
-Lifetimes are those without recomputation, which only lengthens them.
+Recomputation keeps fewer bytes and takes more time. Of each rank the least span is a linear program
+(`rank_mixture`), as if some of the micro-batches of a stage had one choice and others another.
+Branching over the choices then leaves one for all. The most of all ranks bounds every choice of all
+stages, because other stages have the least figures of theirs.
 """
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from synth.objective import Spans
 from synth.op_kinds import OpKind
+from synth.plan.recompute.rank_mixture import MixtureWay, rank_programs
 from synth.plan.recompute.stage_choices import (
     StageChoice,
     instance_with,
@@ -22,15 +18,10 @@ from synth.plan.recompute.stage_choices import (
     merged_to,
     stage_choices,
 )
+from synth.plan.recompute.stages import held_stages
 from synth.plan.tuning import RECOMPUTE_BOUNDS
 from synth.schedule.recomputed_stages import BACKWARDS
-from synth.solver.instance.instance import Instance
 from synth.solver.problem import Problem
-
-_OPS = (OpKind.F, OpKind.B, OpKind.W)
-
-# The work of recomputation, in µs, and the bytes times µs that are left.
-_Point = tuple[int, int]
 
 
 def bounds_of_mixtures(base: Problem) -> Spans:
@@ -39,16 +30,80 @@ def bounds_of_mixtures(base: Problem) -> Spans:
     Args:
         base: the problem without recomputed layers.
     """
-    most = RECOMPUTE_BOUNDS.most_mixed_of_stage
-    menus = enumerate(stage_choices(base))
-    own = [_alike_within_rank(base, s, merged_to(most, choices)) for s, choices in menus]
-    seen = [
-        instance_with(
-            base, {s: apart(base, s, each[min(place, len(each) - 1)]) for s, each in enumerate(own)}
+    return MixtureBounds(base, stage_choices(base)).bounds()
+
+
+class MixtureBounds:
+    """Bounds over some of the choices of each stage."""
+
+    def __init__(self, base: Problem, choices: Sequence[Sequence[StageChoice]]) -> None:
+        """Make the programs of all ranks.
+
+        Args:
+            base: the problem without recomputed layers.
+            choices: those of `stage_choices`.
+        """
+        own, ways = [], []
+        for stage, each in enumerate(choices):
+            floors = [apart(base, stage, one) for one in each if not one.again_us]
+            with_r = [apart(base, stage, one) for one in each if one.again_us]
+            merged = merged_to(RECOMPUTE_BOUNDS.most_mixed_of_stage, floors)
+            own.append(_alike_within_rank(base, stage, [*merged, *with_r]))
+            ways.append([*_ways(merged, with_r)])
+        seen = [
+            instance_with(base, {s: each[min(at, len(each) - 1)] for s, each in enumerate(own)})
+            for at in range(max(map(len, own)))
+        ]
+        self._held = held_stages(base)
+        self._places = [
+            _places(each, len(of_own)) for each, of_own in zip(choices, own, strict=True)
+        ]
+        programs = [rank_programs(seen, ways, rank) for rank in range(base.num_ranks)]
+        self._programs = tuple(zip(*programs, strict=True))
+
+    def bounds(self) -> Spans:
+        """Return the bounds over all choices, each rank by branching."""
+        num_held = sum(map(len, self._held))
+        most = min(
+            RECOMPUTE_BOUNDS.most_branches,
+            max(1, RECOMPUTE_BOUNDS.most_branches_of_all // num_held),
         )
-        for place in range(max(map(len, own)))
+        return Spans(*(max(one.least_us(most) for one in ranks) for ranks in self._programs))
+
+    def bounds_of(self, allowed: Mapping[int, Collection[int]], stage: int | None = None) -> Spans:
+        """Return the bounds over all mixtures in which some stages have these choices alone.
+
+        Args:
+            allowed: by stage, the numbers of its choices.
+            stage: if given, only by the ranks that hold it.
+        """
+        places = {
+            one: {self._places[one][choice] for choice in choices}
+            for one, choices in allowed.items()
+        }
+        ranks = [rank for rank, held in enumerate(self._held) if stage is None or stage in held]
+        found = (max(of_ranks[r].least_us(1, places) for r in ranks) for of_ranks in self._programs)
+        return Spans(*found)
+
+
+def _places(choices: Sequence[StageChoice], num_places: int) -> list[int]:
+    """Return for each choice the place of what it is merged into; those with R come last."""
+    num_floors = sum(not one.again_us for one in choices)
+    merged = num_places - (len(choices) - num_floors)
+    floors, with_r = iter(range(num_floors)), iter(range(merged, num_places))
+    return [
+        next(with_r) if one.again_us else ((next(floors) + 1) * merged - 1) // num_floors
+        for one in choices
     ]
-    return Spans.most(_rank_bound(seen, rank) for rank in range(base.num_ranks))
+
+
+def _ways(floors: Sequence[StageChoice], with_r: Sequence[StageChoice]) -> Iterator[MixtureWay]:
+    """Yield the ways of a stage: with some layers recomputed within B, and with R besides."""
+    for place, floor in enumerate(floors):
+        yield MixtureWay(place, floor.again_us, 0, place)
+    for place, one in enumerate(with_r, len(floors)):
+        for rebuilt, floor in enumerate(floors):
+            yield MixtureWay(place, one.again_us + floor.again_us, one.again_us, rebuilt)
 
 
 def _alike_within_rank(
@@ -78,78 +133,3 @@ def apart(base: Problem, stage: int, own: StageChoice) -> StageChoice:
     plain_us = base.costs.stages[stage].duration_us
     again_us = min(own.costs.duration_us[kind] - plain_us[kind] for kind in BACKWARDS)
     return StageChoice(own.costs.replace(duration_us=plain_us), own.again_us + again_us)
-
-
-def _rank_bound(seen: Sequence[Instance], rank: int) -> Spans:
-    """Return the bounds from one rank.
-
-    Args:
-        seen: for each place on the menus, the problem with the choices there for all stages.
-    """
-    plain = seen[0]
-    head_us = min(plain.head_us[copy] for copy in plain.held[rank])
-    work_us = sum(plain[copy].total_us(kind) for copy in plain.held[rank] for kind in _OPS)
-    points = [[_point(one, copy) for one in seen] for copy in plain.held[rank]]
-    headroom = plain.headroom_bytes[rank]
-    busy_us = work_us if headroom is None else least_span_us(work_us, headroom, points)
-    end_us = head_us + busy_us + plain.step_us(rank)
-    origin_us = head_us if plain.origins_us is None else plain.origins_us[rank]
-    return Spans(end_us, end_us - origin_us)
-
-
-def _point(instance: Instance, number: int) -> _Point:
-    """Return the recomputation of a stage copy, and what it holds, over all micro-batches."""
-    copy = instance[number]
-    held = sum(copy.duration_us[kind] * max(0, copy.peak_above_bytes[kind]) for kind in _OPS)
-    for lifetime in instance.lifetimes:
-        if lifetime.made[0] == number:
-            held += lifetime.num_bytes * instance.shortest_lifetime_us(lifetime)
-    return copy.num_micro_batches * copy.again_us, copy.num_micro_batches * held
-
-
-def least_span_us(work_us: int, headroom: int, points: Iterable[Sequence[_Point]]) -> int:
-    """Return the least span of a rank, over all mixtures of its stages' choices.
-
-    Args:
-        work_us: the work without recomputation.
-        headroom: bytes; 0: nothing is held.
-        points: for each stage its choices.
-    """
-    if not headroom:
-        return work_us
-    hulls = [_hull(each) for each in points]
-    span_us = float(work_us + sum(hull[0][0] for hull in hulls))
-    held = float(sum(hull[0][1] for hull in hulls))
-    steps = [step for hull in hulls for step in _steps(hull)]
-    for again_us, saved in sorted(steps, key=lambda step: step[0] / step[1]):
-        # The share of the step after which memory takes no longer than the work.
-        share = (held / headroom - span_us) / (again_us + saved / headroom)
-        if share <= 0:
-            break
-        share = min(1.0, share)
-        span_us, held = span_us + share * again_us, held - share * saved
-    return math.ceil(max(span_us, held / headroom) * (1 - 1e-12))
-
-
-def _hull(points: Iterable[_Point]) -> list[_Point]:
-    """Return the lower convex hull of choices, from the least work to the least that is held."""
-    found: list[_Point] = []
-    for point in sorted(set(points)):
-        if found and point[1] >= found[-1][1]:
-            continue
-        while len(found) > 1 and not _is_convex(found[-2], found[-1], point):
-            found.pop()
-        found.append(point)
-    return found
-
-
-def _is_convex(first: _Point, second: _Point, third: _Point) -> bool:
-    """Return True if the second point is below the line from the first to the third."""
-    saved = (first[1] - second[1]) * (third[0] - second[0])
-    return saved > (second[1] - third[1]) * (second[0] - first[0])
-
-
-def _steps(hull: Sequence[_Point]) -> Iterator[tuple[int, int]]:
-    """Yield the work that each step along a hull adds, and what it saves."""
-    for (before_us, before), (after_us, after) in pairwise(hull):
-        yield after_us - before_us, before - after

@@ -58,7 +58,8 @@ def stage_choices(base: Problem) -> list[list[StageChoice]]:
     kept_by_none = relaxed(base, range(base.costs.num_stages)).costs.stages
     found = []
     for floors, light in zip(_floors(base), kept_by_none, strict=True):
-        rebuilt = StageChoice(least_costs((light, *floors)), light.duration_us[OpKind.R])
+        least = least_costs((light, *floors))
+        rebuilt = StageChoice(least, least.duration_us[OpKind.R])
         found.append(_undominated([*map(StageChoice, floors), rebuilt]))
     return found
 

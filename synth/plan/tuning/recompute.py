@@ -79,17 +79,16 @@ class LayerMenuTuning:
 class RecomputeBoundTuning:
     """Closed-form bounds over all choices of recomputation."""
 
-    # Stages times choices of a rank up to which such a bound respects memory limits; with more it
-    # would take seconds.
-    most_closed_forms: int = 1_100
     # Stages on one rank up to which all choices of these stages are looked at.
     most_held: int = 4
-    # Choices of layers looked at for a rank, over all its stages.
-    most_choices_of_rank: int = 64
-    # Choices over all ranks up to which they are looked at rank by rank.
-    most_rank_by_rank: int = 200
-    # Choices of a stage that may be mixed.
-    most_mixed_of_stage: int = 12
+    # Choices of a stage that may be mixed, besides R.
+    most_mixed_of_stage: int = 48
+    # Steps of the simplex method for the linear program of a rank.
+    most_pivots: int = 200
+    # Most nodes of branching for a rank, and the same times the stages of all ranks. A node takes
+    # some milliseconds.
+    most_branches: int = 31
+    most_branches_of_all: int = 2_000
 
 
 @dataclass(frozen=True)

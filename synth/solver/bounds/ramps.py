@@ -52,12 +52,17 @@ def ramp_bounds(instance: Instance, rank: int, first_b_us: int, *, is_period: bo
         backward_us = one.duration_us[B] + one.duration_us[W] + one.again_us
         left.append(_Item(backward_us, -deltas[B] - deltas[W], count))
         left.append(_Item(one.duration_us[W], -deltas[W], count))
-    last_us = min(
-        instance.round_trip_us[copy] + max(_ways_up(instance, copy, is_period=is_period))
-        for copy in held
-    )
+    last_us = after_last_f_us(instance, rank, is_period=is_period)
     before_us = max(0, work_us - _most_work_us(left, freed))
     return [first_us + work_us + instance.step_us(rank), first_us + before_us + last_us]
+
+
+def after_last_f_us(instance: Instance, rank: int, *, is_period: bool) -> int:
+    """Return the least time from the end of a rank's last F to the end; arguments as above."""
+    return min(
+        instance.round_trip_us[copy] + max(_ways_up(instance, copy, is_period=is_period))
+        for copy in instance.held[rank]
+    )
 
 
 def _ways_up(instance: Instance, copy: int, *, is_period: bool) -> Iterator[int]:

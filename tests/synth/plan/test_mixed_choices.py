@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
+import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from ortools.linear_solver import pywraplp
 
 from synth.costs.partition_costs import partition_costs
 from synth.objective import Spans
@@ -16,72 +16,89 @@ from synth.plan.recompute.choice import bound_us, quick_bound_us
 from synth.plan.recompute.given_stages import solve_recomputing
 from synth.plan.recompute.layer_choice import with_layers
 from synth.plan.recompute.mixed_choices import (
-    _rank_bound,
+    MixtureBounds,
     apart,
     bounds_of_mixtures,
-    least_span_us,
 )
+from synth.plan.recompute.mixture_program import MixtureProgram
+from synth.plan.recompute.rank_mixture import MixtureWay, rank_programs
 from synth.plan.recompute.stage_choices import instance_with, stage_choices
 from synth.profile.layer_profile import LayerProfile
 from synth.profiles import load
 from synth.schedule.placements import placement
 from synth.solver.infeasibility import needed_bytes
+from synth.solver.instance.instance import Instance
 from synth.solver.instance.memory_models import relaxed_for_fusion
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from tests.synth.layered import block, invented, problem_of, random_layer
 
-Points = Sequence[Sequence[tuple[int, int]]]
-
 
 def test_half_of_the_micro_batches_recompute() -> None:
-    """Memory alone takes 2000 / 10 = 200; half of the choice takes 50 · ½ more and frees 750."""
-    assert least_span_us(100, 10, [[(0, 2000), (50, 500)]]) == 125
-    assert least_span_us(100, 10, [[(0, 2000), (50, 1950)]]) == 195  # all of it
-    assert least_span_us(100, 10, [[(0, 900), (50, 0)]]) == 100  # none
-    assert least_span_us(100, 0, [[(0, 900)]]) == 100
+    """Work 100 with 50 more for all of them; memory 200, or 50 with all: half of both is 125."""
+    assert least_of([100, 0], [[(0, 200, 0), (50, 50, 0)]]) == pytest.approx(125)
+    assert least_of([100, 0], [[(0, 200, 0), (50, 195, 0)]]) == pytest.approx(195)
+    assert least_of([100, 0], [[(0, 90, 0), (50, 0, 0)]]) == pytest.approx(100)
+    # No more than half of the columns' first kind is allowed.
+    assert least_of([100, 0], [[(0, 90, 2), (50, 0, 0)]]) == pytest.approx(125)
+    assert program([100, 0], [[(0, 90, 2), (50, 0, 3)]]).least() is None
 
 
-def by_duality(work_us: int, headroom: int, points: Points) -> float:
-    """The largest Lagrangian: both rows under weights, with the best choice of each stage alone.
-
-    It is concave and piecewise linear in the weight of the work, so its maximum is where two
-    choices of a stage are equally good, or at an end.
-    """
-    weights = {0.0, 1.0}
-    for each in points:
-        for (again, held), (other_again, other_held) in product(each, repeat=2):
-            saved = (held - other_held) / headroom
-            if saved + other_again - again:
-                weights.add(saved / (saved + other_again - again))
-    return max(
-        weight * work_us
-        + sum(
-            min(weight * again + (1 - weight) * held / headroom for again, held in each)
-            for each in points
-        )
-        for weight in weights
-        if 0 <= weight <= 1
-    )
+Columns = Sequence[Sequence[tuple[float, float, float]]]
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.integers(0, 10**9))
-def test_the_linear_program_has_the_value_of_its_dual(seed: int) -> None:
+def program(constants: Sequence[float], columns: Columns) -> MixtureProgram:
+    """A program of two rows and one need, whose groups have columns (load, load, need)."""
+    table = np.array([one for group in columns for one in group], float).T
+    first = np.cumsum([0, *map(len, columns[:-1])])
+    return MixtureProgram(np.array(constants, float), table[:2], table[2:], first)
+
+
+def least_of(constants: Sequence[float], columns: Columns) -> float:
+    found = program(constants, columns).least()
+    assert found is not None
+    return found.value
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_program_has_the_optimum_of_another_solver(seed: int) -> None:
     draw = random.Random(seed)
-    points = [
-        [(draw.randint(0, 60), draw.randint(0, 3000)) for _ in range(draw.randint(1, 5))]
+    columns = [
+        [(0, 0, 0)]
+        + [
+            (draw.randint(-30, 60), draw.randint(-30, 60), draw.choice((0, 0.3, 1, 2)))
+            for _ in range(draw.randint(0, 5))
+        ]
         for _ in range(draw.randint(1, 4))
     ]
-    work_us, headroom = draw.randint(1, 200), draw.randint(1, 30)
-    found_us = least_span_us(work_us, headroom, points)
-    assert found_us - 1 < by_duality(work_us, headroom, points) + 1e-6 <= found_us + 2e-6
+    constants = [draw.randint(0, 100), draw.randint(0, 100)]
+    model = pywraplp.Solver.CreateSolver("GLOP")
+    least = model.NumVar(0, model.infinity(), "T")
+    flat = []
+    for group in columns:
+        shares = [model.NumVar(0, 1, "") for _ in group]
+        model.Add(sum(shares) == 1)
+        flat += list(zip(group, shares, strict=True))
+    for row, constant in enumerate(constants):
+        model.Add(least >= constant + sum(one[row] * share for one, share in flat))
+    model.Add(sum(one[2] * share for one, share in flat) <= 1)
+    model.Minimize(least)
+    assert model.Solve() == pywraplp.Solver.OPTIMAL
+    found = program(constants, columns).least()
+    assert found is not None
+    assert found.value == pytest.approx(least.solution_value(), abs=1e-6)
+
+
+def bound_of(instance: Instance, rank: int) -> Spans:
+    """The bound of one choice for each stage, where it is much closer."""
+    again_us = {copy.stage: copy.again_us for copy in instance.copies}
+    ways = [[MixtureWay(0, again_us[stage], 0, 0)] for stage in sorted(again_us)]
+    return Spans(*(one.least_us(1) for one in rank_programs([instance], ways, rank)))
 
 
 def bounds_of_one_choice(problem: Problem) -> Spans:
-    """The bounds of a menu that has one choice for each stage, where they are much closer."""
     instance = relaxed_for_fusion(problem)
-    return Spans.most(_rank_bound([instance], rank) for rank in range(problem.num_ranks))
+    return Spans.most(bound_of(instance, rank) for rank in range(problem.num_ranks))
 
 
 @pytest.mark.parametrize("name", ["linear", "v", "looped:2", "bidirectional"])
@@ -137,7 +154,7 @@ def test_the_choice_of_a_stage_leaves_what_its_neighbour_on_the_rank_holds(seed:
     problem = replace(problem, caps_bytes=(2 * max(needed_bytes(problem)) // 5,) * 2)
     choices = stage_choices(problem)
     least_us = min(
-        max(_rank_bound([seen], rank).makespan_us for rank in range(2))
+        max(bound_of(seen, rank).makespan_us for rank in range(2))
         for both in product(choices[1], choices[2])
         for seen in [
             instance_with(problem, {s: apart(problem, s, c) for s, c in enumerate(both, 1)})
@@ -153,3 +170,38 @@ def test_where_ranks_hold_many_stages_the_bound_knows_the_memory_limit() -> None
     problem = Problem(costs, where, 24, caps, profile=profile, partition=sizes)
     assert quick_bound_us(problem, None) < 1.96e6
     assert 2.15e6 < bound_us(problem, None) < 2.642e6  # 2.642 s: a plan of another placement
+
+
+def test_choices_are_merged_with_their_recomputation_apart() -> None:
+    """A merged choice has no part of B's recomputation beside the bytes that R alone leaves.
+
+    Fifteen choices of a stage of four layers become twelve: the last of them took no time at all.
+    """
+    profile, where = load("llama3-405b-h100-tp8"), placement("v", 16)
+    costs, caps = partition_costs(profile, (4,) * 32), (76 * 10**9,) * 16
+    problem = Problem(costs, where, 64, caps, profile=profile, partition=(4,) * 32)
+    assert quick_bound_us(problem, None) < 18.6e6
+    assert bounds_of_mixtures(problem).makespan_us > 20e6
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_branching_ends_at_the_least_choice_of_each_stage(seed: int) -> None:
+    """No combination of choices is below the bound, and one of them attains it."""
+    draw = random.Random(seed)
+    make = block if seed % 2 else random_layer
+    profile = invented([make(draw) for _ in range(6)])
+    problem = problem_of(profile, (1, 2, 2, 1), 8, 10**9, "v")
+    least, most = max(needed_bytes(with_layers(problem, range(6)))), max(needed_bytes(problem))
+    problem = replace(problem, caps_bytes=(draw.randint(least, 2 * most),) * 2)
+    choices = stage_choices(problem)
+    mixtures = MixtureBounds(problem, choices)
+    least_us = 0
+    for stages in problem.placement.held:
+        held = [stage for stage, _ in stages]
+        values = (
+            mixtures.bounds_of({s: (c,) for s, c in zip(held, one, strict=True)}, held[0])
+            for one in product(*(range(len(choices[stage])) for stage in held))
+        )
+        least_us = max(least_us, min(spans.makespan_us for spans in values))
+    assert mixtures.bounds_of({}).makespan_us <= least_us
+    assert mixtures.bounds().makespan_us == pytest.approx(least_us, abs=1)
