@@ -184,7 +184,10 @@ class _ModelProfiler:
                 options.processes.check_whole(visited.name, visited.sample)
             pace.begin(visited.name)
             left: dict[str, int] = {}
-            profile = self._profile_layer(visited.sample, pace, left)
+            try:
+                profile = self._profile_layer(visited.sample, pace, left)
+            except SynthError as error:
+                raise SynthError(f"layer {visited.name} cannot be measured: {error}") from error
             measure = partial(self._profile_layer, pace=pace, left={})
             variants = measured_variants(
                 visited.name, visited.sample, profile, options.policies, measure, options.tell

@@ -122,9 +122,9 @@ class ShapeFinder:
             try:
                 output = _try_out(stage, arguments, entry, batch.named(microbatch))
             except Exception as error:
+                given = "what it is given" if entry is None else "zeros or ones of its input's form"
                 raise SynthError(
-                    f"stage {number} cannot be run on what it is given: {type(error).__name__}: "
-                    f"{error}"
+                    f"stage {number} cannot be run on {given}: {type(error).__name__}: {error}"
                 ) from error
             return Boundary.of(output, trained=trained, stage=number)
 
@@ -145,7 +145,10 @@ def _kinds(batch: Batch, num_micro_batches: int) -> list[Hashable]:
 def _try_out(
     stage: Stage, arguments: tuple[Any, ...], entry: Boundary | None, keywords: Mapping[str, Any]
 ) -> Any:
-    """Run a stage on the meta device if its module supports that, else on zeros on its device."""
+    """Run a stage on the meta device if its module supports that, else on its device.
+
+    There inputs of other stages are zeros, and if it refuses these, such as lengths, ones.
+    """
     real = stage.device
     if real.type == "meta":
         return _run_without_data(stage, arguments, entry, keywords)
@@ -156,7 +159,10 @@ def _try_out(
             return _run(stage, arguments, entry, keywords, torch.device("meta"))
         except Exception:  # some modules make tensors of their own, or have kernels of their own
             pass
-    return _run(stage, arguments, entry, keywords, real)
+    if entry is not None:
+        with suppress(Exception):
+            return _run(stage, arguments, entry, keywords, real)
+    return _run(stage, arguments, entry, keywords, real, fill=1)
 
 
 def _run_without_data(
@@ -180,10 +186,12 @@ def _run(
     entry: Boundary | None,
     keywords: Mapping[str, Any],
     device: torch.device,
+    *,
+    fill: int = 0,
 ) -> Any:
     given = (arguments, keywords)
     if entry is not None:
-        arguments = entry.arguments([t.zero_() for t in entry.activations(device)])
+        arguments = entry.arguments([t.fill_(fill) for t in entry.activations(device)])
     arguments, keywords = pytree.tree_map_only(
         Tensor, lambda t: _like(t, device), (arguments, dict(keywords))
     )

@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 
 from synth.errors import SynthError
 
+from ...execution.base.boundary import way_to_trees
 from .code_place import WAY_OUT, line_run
 from .guard import Guard, storage_of
 from .held_tensors import tensors_in
@@ -161,7 +162,7 @@ class ForwardRecording:
             raise SynthError(
                 f"{receiver} is given a {type(leaf).__name__} (at {line_run()}) that holds "
                 f"tensors, which cannot be followed: give tensors, tuples or dictionaries, or "
-                f"{WAY_OUT}"
+                f"{WAY_OUT}{way_to_trees([leaf])}"
             )
         if id(leaf) in self._numbers:
             return TensorRef(self._numbers[id(leaf)])

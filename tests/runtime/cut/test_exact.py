@@ -161,6 +161,21 @@ def aux_of(block: Any) -> Any:
     return block.aux
 
 
+def hooked(model: Model, x: Tensor, y: Tensor) -> Tensor:
+    y.register_hook(lambda gradient: gradient.clamp(-1e-3, 1e-3))
+    return y
+
+
+class Auxiliary(Model):
+    """Adds what each block has left in an attribute; equal blocks are recorded by one run."""
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        loss: Tensor = super().forward(x, target) + sum(map(aux_of, self.blocks))
+        return loss
+
+
+LENGTHS = torch.tensor([5, 2])
+
 REFUSED: dict[str, tuple[Callable[[Model, Tensor, Tensor], Any], str]] = {
     "a size from data": (lambda m, x, y: y / (x > 0).nonzero().shape[0], "reads numbers"),
     "a slice from data": (sliced, "reads numbers"),
@@ -175,7 +190,7 @@ REFUSED: dict[str, tuple[Callable[[Model, Tensor, Tensor], Any], str]] = {
         lambda m, x, y: y + aux_of(m.blocks[0]),
         "cannot be followed",
     ),
-    "a data class": (lambda m, x, y: Held(y), "a Held .* that holds tensors"),
+    "a data class": (lambda m, x, y: Held(y), r"a Held .* or register .*register_dataclass\(Held"),
     "a constant that changes": (changed, "is changed in place afterwards"),
     "a part that is written": (written, "cannot be followed"),
     "a count of calls": (counted, "do not compute what the whole model does"),
@@ -186,6 +201,7 @@ REFUSED: dict[str, tuple[Callable[[Model, Tensor, Tensor], Any], str]] = {
         lambda m, x, y: y * m.count.copy_(torch.ones(4)),
         "changes a parameter, a buffer or a constant in place",
     ),
+    "a hook": (hooked, r"hooks a gradient by register_hook \(at .*test_exact"),
     "no number": (lambda m, x, y: y * float("nan"), "the loss of the whole model is nan"),
 }
 EQUAL: dict[str, Callable[[Model, Tensor, Tensor], Any]] = {
@@ -223,6 +239,33 @@ def test_what_cannot_be_replayed_exactly_is_refused(name: str) -> None:
     between, message = REFUSED[name]
     with pytest.raises(SynthError, match=message):
         cut_model(Model(between), X, Y)
+
+
+def test_attributes_of_equal_blocks_are_refused() -> None:
+    with pytest.raises(SynthError, match="cannot be followed, such as a module's attribute"):
+        cut_model(Auxiliary(lambda m, x, y: y), X, Y)
+
+
+class Embeds(nn.Module):
+    """Embeds sorted numbers, and refuses others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(8, 4, sparse=True)
+
+    def forward(self, lengths: Tensor) -> Tensor:
+        if lengths.tolist() != sorted(lengths.tolist(), reverse=True):
+            raise ValueError("the lengths are not sorted")
+        found: Tensor = self.table(lengths)
+        return found
+
+
+def test_a_model_that_refuses_other_inputs_is_compared_with_the_given_ones() -> None:
+    pieces = cut_model(nn.Sequential(Embeds(), Block(), Block()), LENGTHS, torch.tensor([1, 2]))
+    assert len(pieces) == 4
+    model = nn.Sequential(Embeds(), Block(), Block())
+    with pytest.raises(ValueError, match="the lengths are not sorted"):
+        cut_model(model, LENGTHS.flip(0), torch.tensor([1, 2]))
 
 
 @pytest.mark.parametrize("name", EQUAL)
