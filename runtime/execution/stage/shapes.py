@@ -17,6 +17,7 @@ from ...batch import Batch
 from ...cutting import tensors_in
 from ...state.module_state import unchanged
 from ..base.boundary import Boundary
+from ..base.without_graph import without_graph
 from ..transport.rank_group import RankGroup
 from .stage import Stage
 
@@ -200,9 +201,9 @@ def _run(
     random = torch.random.fork_rng(devices=drawn)
     restored = unchanged(stage.module, given=given)
     if stage.is_wrapped:
-        with torch.no_grad(), random, restored:
+        with without_graph(), random, restored:
             return stage.module(*arguments, **keywords)
-    with torch.no_grad(), random, restored:
+    with without_graph(), random, restored:
         states = {name: b.clone() for name, b in stage.module.named_buffers()}
         if device.type == "meta" or stage.device.type == "meta":
             kept = (*stage.module.named_parameters(), *stage.module.named_buffers())

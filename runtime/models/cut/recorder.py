@@ -22,6 +22,7 @@ from torch.utils.checkpoint import CheckpointFunction
 from synth.errors import SynthError
 
 from ...execution.base.boundary import way_to_trees
+from ...execution.base.without_graph import without_graph
 from ..empty import has_empty_parameters
 from ..signature import layer_signature
 from .code_place import WAY_OUT, line_run, reads
@@ -191,7 +192,7 @@ class _Recorder(TorchFunctionMode):
             if exact is not None:
                 self._like[keys[0]] = exact
                 return exact
-        with self._inside(), torch.no_grad():
+        with self._inside(), without_graph():
             versions = _versions(leaves)
             if has_empty_parameters(module):
                 value, after = run_empty(module, before)
@@ -218,7 +219,7 @@ class _Recorder(TorchFunctionMode):
         return made
 
     def _has_form(self, value: Any, module: nn.Module, args: Any, kwargs: Any) -> bool:
-        with self._inside(), torch.no_grad():
+        with self._inside(), without_graph():
             return has_form(value, module, args, kwargs)
 
     @contextmanager

@@ -268,14 +268,22 @@ class FloatLoss(nn.Module):
         return (x.float() - targets.float()).square().mean()
 
 
-def test_layers_whose_kernels_differ_without_gradients_are_measured() -> None:
-    """In evaluation mode PyTorch's encoder has a fused kernel, which rounds otherwise."""
+@pytest.mark.parametrize(("dtype", "autocast"), [("bfloat16", None), ("float32", "bfloat16")])
+def test_encoders_in_evaluation_mode_are_measured(dtype: str, autocast: str | None) -> None:
+    """Without a graph PyTorch has a fused kernel, which rounds otherwise or fails."""
     torch.manual_seed(0)
-    encoders = [nn.TransformerEncoderLayer(64, 4, 128, batch_first=True) for _ in range(3)]
-    layers = [layer.bfloat16().eval() for layer in encoders]
-    x = torch.randn(8, 16, 64).bfloat16()
-    profile = profile_layers([*layers, FloatLoss()], x, x, warmup=0, iterations=1)
-    assert len(profile.layers) == 4
+    flops = []
+    for is_training in (True, False):
+        parts = [nn.TransformerEncoderLayer(64, 4, 128, 0.0, batch_first=True) for _ in range(3)]
+        layers = [layer.to(getattr(torch, dtype)).train(is_training) for layer in parts]
+        x = torch.randn(8, 16, 64).to(getattr(torch, dtype))
+        profile = profile_layers(
+            [*layers, FloatLoss()], x, x, warmup=0, iterations=1, autocast=autocast
+        )
+        assert len(profile.layers) == 4
+        flops.append(profile.layer_profile(0).forward_flops)
+    assert flops[0] == flops[1]
+    assert torch.backends.mha.get_fastpath_enabled()
 
 
 def test_layers_without_sizes_are_refused() -> None:
