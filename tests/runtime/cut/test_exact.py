@@ -292,6 +292,13 @@ def test_a_dropout_outside_of_modules_keeps_its_mode() -> None:
         chained(pieces, X, Y)
 
 
+def test_a_dictionary_of_one_input_is_refused() -> None:
+    with pytest.raises(
+        SynthError, match=r"dictionary of x as its first .* give a lone input as it"
+    ):
+        cut_model(Model(lambda m, x, y: y), {"x": X}, Y)
+
+
 class WithAuxiliary(Model):
     def forward(self, x: Tensor) -> Any:  # type: ignore[override]
         y = self.blocks[1](self.blocks[0](x))
