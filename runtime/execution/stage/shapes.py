@@ -215,7 +215,7 @@ def _run(
 @contextmanager
 def _same_tensors(module: nn.Module) -> Iterator[None]:
     """Put parameters and buffers back, as torch (2.13) does not for modules with several names."""
-    parts = list(module.modules())
+    parts = [part for part in module.modules() if not isinstance(part, torch.jit.ScriptModule)]
     tables: list[dict[str, Any]] = [vars(part)["_parameters"] for part in parts]
     tables += [vars(part)["_buffers"] for part in parts]
     before = [dict(table) for table in tables]

@@ -35,6 +35,7 @@ from .recording import ForwardRecording
 from .steps import RecordedCall, RecordedForward
 from .torch_functions import mutates, reads_numbers, sources
 
+_BACKWARDS = (torch.autograd.grad, torch.autograd.backward, Tensor.backward)
 _HOOKS = frozenset(["register_hook", "register_post_accumulate_grad_hook"])
 
 
@@ -138,6 +139,11 @@ class _Recorder(TorchFunctionMode):
     ) -> Any:
         """Call a closed module, and record the call."""
         name = self._names[id(module)]
+        if not all(map(self.recording.is_parameter, module.parameters())):
+            raise SynthError(
+                f"{name} is called with other parameters than its own (at {line_run()}), as by "
+                f"torch.func.functional_call: {WAY_OUT}"
+            )
         leaves, spec = pytree.tree_flatten(opened((args, kwargs)))
         references = tuple(self.recording.reference(leaf, name) for leaf in leaves)
         made = self._output(name, module, run, args, kwargs)
@@ -295,6 +301,11 @@ class _Recorder(TorchFunctionMode):
         slices = [leaf for leaf in leaves if isinstance(leaf, slice)]
         if reads_numbers(name) or any(map(self.recording.is_followed, slices)):
             raise reads(name)
+        if func in _BACKWARDS:
+            raise SynthError(
+                f"the model's code outside of its layers computes gradients (at {line_run()}), "
+                f"which would need the graphs of several layers: {WAY_OUT}"
+            )
         if name in _HOOKS:
             raise SynthError(
                 f"the model's code outside of its layers hooks a gradient by {name} (at "

@@ -12,9 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+import synth
 from synth.errors import SynthError
+from synth.families import generate
+from synth.runtime.execution.transport.in_process.ranks import run_ranks
 from synth.runtime.models.cut import cut_model
 from synth.runtime.models.cut.check import chained
+from synth.runtime.profiling.profile_model import profile_layers
+from synth.schedule.files.plan_file import Plan
 
 X = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
 Y = X.flip(0)
@@ -166,6 +171,11 @@ def hooked(model: Model, x: Tensor, y: Tensor) -> Tensor:
     return y
 
 
+def with_other_parameters(model: Model, x: Tensor, y: Tensor) -> Any:
+    halved = {name: p * 0.5 for name, p in model.blocks[0].named_parameters()}
+    return torch.func.functional_call(model.blocks[0], halved, (y,))
+
+
 class Auxiliary(Model):
     """Adds what each block has left in an attribute; equal blocks are recorded by one run."""
 
@@ -201,6 +211,9 @@ REFUSED: dict[str, tuple[Callable[[Model, Tensor, Tensor], Any], str]] = {
         lambda m, x, y: y * m.count.copy_(torch.ones(4)),
         "changes a parameter, a buffer or a constant in place",
     ),
+    "a gradient": (lambda m, x, y: torch.autograd.grad(y.sum(), x)[0], "computes gradients"),
+    "other parameters": (with_other_parameters, "with other parameters than its own"),
+    "vmap": (lambda m, x, y: torch.vmap(m.blocks[0])(y), "a transform of torch.func, such as vmap"),
     "a hook": (hooked, r"hooks a gradient by register_hook \(at .*test_exact"),
     "no number": (lambda m, x, y: y * float("nan"), "the loss of the whole model is nan"),
 }
@@ -232,6 +245,22 @@ def test_blocks_may_be_compiled(is_wrapped: bool) -> None:
             block.compile(backend="aot_eager")
     pieces = cut_model(model, X, Y, check=True)
     assert [piece.name for piece in pieces][:2] == ["blocks.0", "blocks.1"]
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`")
+def test_blocks_may_be_scripted() -> None:
+    scripted = [torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.Tanh())) for _ in range(2)]
+    pieces = cut_model(nn.Sequential(nn.Linear(4, 4), *scripted), X, torch.tensor([1, 2]))
+    assert len(pieces) == 4
+    profile = profile_layers(pieces, X, torch.tensor([1, 2]), warmup=0, iterations=1)
+    plan = Plan.of(profile, [1, 3], generate("1f1b", 2, 2))
+
+    def loss(group: Any) -> Any:
+        pipeline = synth.Pipeline(plan, pieces, group=group, timeout_s=60)
+        return pipeline.step(pipeline.split(X.repeat(2, 1), targets=torch.tensor([1, 2, 1, 2])))
+
+    expected = chained(pieces, X, torch.tensor([1, 2]))
+    assert run_ranks(2, loss)[1] == pytest.approx(expected.item())
 
 
 @pytest.mark.parametrize("name", REFUSED)
