@@ -17,7 +17,7 @@ from synth.solver.problem import MergedStages, Problem
 from synth.solver.result import Incumbent, Result
 from synth.solver.solver import solve
 from synth.solver.watch import UNWATCHED, OnImprovement, SolveWatch
-from synth.units import format_bytes_both
+from synth.units import format_bytes, format_bytes_both
 
 
 def solve_recomputing(
@@ -129,13 +129,31 @@ def why_nothing_fits(problem: Problem, stages: Collection[int]) -> str | None:
         if need > cap:
             sizes = ",".join(map(str, problem.partition or ()))
             given = f" for this partition ({sizes})" if sizes else ""
+            static = problem.static_bytes(rank)
             return (
                 f"no schedule fits{given}, whatever is recomputed: rank {rank} needs "
-                f"{format_bytes_both(need)} even with one micro-batch at a time, and its memory "
-                f"limit is {format_bytes_both(cap)}; give more memory, more ranks, or a smaller "
-                "micro-batch"
+                f"{format_bytes_both(need)} even with one micro-batch at a time, "
+                f"{format_bytes(static)} of it for weights, gradients and optimizer, and its "
+                f"memory limit is {format_bytes_both(cap)}; give "
+                f"{_ways_out(problem, is_full=static > cap)}"
             )
     return None
+
+
+def _ways_out(problem: Problem, *, is_full: bool) -> str:
+    """Return what would make a schedule fit.
+
+    Args:
+        is_full: the rank has no room for its weights alone.
+    """
+    ways = ["more memory", "more ranks"]
+    if not is_full:
+        ways.append("a smaller micro-batch")
+    elif problem.profile is not None and problem.profile.provenance.estimate is not None:
+        ways.append(
+            "an estimate with fewer weights per rank (--tp, --ep or --dp of synth estimate)"
+        )
+    return ", ".join(ways[:-1]) + (", or " if len(ways) > 2 else " or ") + ways[-1]
 
 
 def least_needed_bytes(problem: Problem, stages: Collection[int]) -> tuple[int, ...]:

@@ -189,6 +189,10 @@ def test_limits_enclose_what_is_found_at_them() -> None:
         assert (found.schedule is not None) == fits
     assert found.stopped_by == StoppedBy.INFEASIBLE
     assert found.message is not None and "whatever is recomputed" in found.message
+    assert found.message.endswith("more memory, more ranks, or a smaller micro-batch")
+    static = max(map(problem.static_bytes, range(2)))
+    full = solve_with(replace(problem, caps_bytes=(static - 1,) * 2), None, counted(0.1))
+    assert full.message is not None and full.message.endswith("give more memory or more ranks")
 
 
 @pytest.mark.parametrize("partitioning", [Partitioning.GIVEN, Partitioning.SEARCHED])
