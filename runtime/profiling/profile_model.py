@@ -186,8 +186,11 @@ class _ModelProfiler:
             left: dict[str, int] = {}
             try:
                 profile = self._profile_layer(visited.sample, pace, left)
-            except SynthError as error:
-                raise SynthError(f"layer {visited.name} cannot be measured: {error}") from error
+            except Exception as error:  # of the user's code, of any class
+                kind = "" if isinstance(error, SynthError) else f"{type(error).__name__}: "
+                raise SynthError(
+                    f"layer {visited.name} cannot be measured: {kind}{error}"
+                ) from error
             measure = partial(self._profile_layer, pace=pace, left={})
             variants = measured_variants(
                 visited.name, visited.sample, profile, options.policies, measure, options.tell

@@ -286,6 +286,22 @@ def test_encoders_in_evaluation_mode_are_measured(dtype: str, autocast: str | No
     assert torch.backends.mha.get_fastpath_enabled()
 
 
+class Overwrites(Plain):
+    """Changes what its backward needs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.add_(self.linear(x))
+
+
+def test_a_layer_whose_backward_fails_is_named() -> None:
+    torch.manual_seed(0)
+    table = nn.Embedding(WORDS, WIDTH)
+    with pytest.raises(
+        SynthError, match=r"layer Overwrites.2 cannot be measured: RuntimeError: one"
+    ):
+        measured([table, Plain(), Overwrites(), OwnHead(table.weight)])
+
+
 def test_layers_without_sizes_are_refused() -> None:
     ids = torch.zeros(2, 6, dtype=torch.long)
     layers = [
