@@ -107,7 +107,32 @@ def solved(command: str, case: str = "", folder: Path | None = None) -> Row:
     Raises:
         SynthError: it found no schedule.
     """
+    return _plan(answer(command, folder), case)
+
+
+def solved_beside_rivals(command: str, case: str = "", folder: Path | None = None) -> Iterator[Row]:
+    """Yield the row of a `synth solve`, and those of the published schedules that it judged.
+
+    Raises:
+        SynthError: it found no schedule.
+    """
     found = answer(command, folder)
+    yield _plan(found, case)
+    for rival in found["rivals"]:
+        yield Row(
+            case,
+            rival["name"],
+            rival["partition"],
+            rival["makespan_us"],
+            rival["period_us"],
+            None,
+            max(rival["peak_bytes"]),
+            fits=rival["fits"],
+        )
+
+
+def _plan(found: Mapping[str, Any], case: str) -> Row:
+    """Return the row of the answer of a `synth solve`."""
     steady: Mapping[str, Any] | None = found.get("steady")
     judged = steady or found
     return Row(

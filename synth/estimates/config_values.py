@@ -6,6 +6,24 @@ from typing import Any
 from synth.errors import SynthError
 from synth.units import shown
 
+# Where models of several modalities keep the config of their language model.
+_LANGUAGE = ("text_config", "llm_config", "language_config")
+
+
+def language_part(values: Mapping[str, Any], source: str) -> Mapping[str, Any]:
+    """Return the part of a config that is of the language model alone; empty: there is none.
+
+    Raises:
+        SynthError: it is no object.
+    """
+    name = next((name for name in _LANGUAGE if values.get(name) is not None), None)
+    if name is None:
+        return {}
+    part = values[name]
+    if not isinstance(part, Mapping):
+        raise SynthError(f"{source}: {name} is {shown(part)}; an object is needed")
+    return part
+
 
 class MissingValue(SynthError):
     """A config leaves out a value that its model needs."""
@@ -19,11 +37,7 @@ class ConfigValues:
     """
 
     def __init__(self, values: Mapping[str, Any], source: str) -> None:
-        # Models of several modalities keep their language model in a part of the config.
-        text = values.get("text_config")
-        if not isinstance(text, Mapping | None):
-            raise SynthError(f"{source}: text_config is {shown(text)}; an object is needed")
-        self._values = {**values, **(text or {})}
+        self._values = {**values, **language_part(values, source)}
         self.source = source
 
     @property

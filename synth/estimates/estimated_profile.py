@@ -1,6 +1,7 @@
 """The estimated profile: the parts of a model as layers of an ordinary profile."""
 
 import datetime
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -257,6 +258,15 @@ class Estimator:
         gradient_bytes = self.optimizer.gradient_bytes(1, 2)
         return DataParallelExchanges(self.device, self.layout, self.factors, gradient_bytes)
 
+    def reduction_us(self) -> float:
+        """The reduction of gradients behind the last backward of all layers, as of the profile."""
+        numbers = Counter(kind for _, kind in self._listed())
+        each = sum(
+            number * self._reduction_us(kind, self.states(kind)) for kind, number in numbers.items()
+        )
+        again = self._reduction_us("embedding", self._tied_states) if self.shape.tied else 0.0
+        return each - again
+
     def states(self, kind: str) -> States:
         """The states of a kind of layer on a rank."""
         return self._memory.of(kind)[0]
@@ -389,10 +399,15 @@ class Estimator:
             return Links(default=far)
         return Links(default=near, nodes=(NodeLink(ranks_per_node=stages, **dict(far)),))
 
+    @property
+    def _tied_states(self) -> States:
+        """The states of a matrix that the embedding and the head share."""
+        return self._memory.states(self.shape.vocab * self.shape.hidden / self.layout.tensor)
+
     def _tied(self, parts: dict[str, "_Part"]) -> tuple[TiedParameters, ...] | None:
         if not self.shape.tied:
             return None
-        own = self._memory.states(self.shape.vocab * self.shape.hidden / self.layout.tensor)
+        own = self._tied_states
         return (
             TiedParameters(
                 layers=("embedding", "head"),

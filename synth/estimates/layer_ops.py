@@ -273,9 +273,13 @@ class LayerOps:
         work.matrix(each, shape.hidden, width, self._dtype, groups)
         self._activation(work, rows, inner, width)
         self._casts(work, rows * (shape.hidden + width))
-        # Sorting by expert before and adding up after, each read and written.
+        # Sorting by expert before and adding up after, each read and written. If each copy of a
+        # token is sent, a rank with several experts sorts once more, and back (Megatron-LM's
+        # `MoEAlltoAllTokenDispatcher`, torchtitan's `generate_permute_indices`).
         row = shape.hidden * _BF16
-        self._pointwise(work, 4 * rows * row, 4 * rows * row, 6)
+        is_twice = layout.expert > 1 and groups > 1 and not self.software.sends_once
+        sorts = 2 if is_twice else 1
+        self._pointwise(work, sorts * 4 * rows * row, sorts * 4 * rows * row, sorts * 6)
         moved = sent * row
         group = layout.group(layout.expert, parts, self.ranks_per_node)
         copies = experts.per_token if self.software.sends_once else 1

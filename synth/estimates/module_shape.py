@@ -12,7 +12,7 @@ from typing import Any
 
 from synth.errors import SynthError
 from synth.estimates.config_kinds import KINDS
-from synth.estimates.config_values import ConfigValues
+from synth.estimates.config_values import ConfigValues, language_part
 from synth.estimates.model_shape import Experts, LatentAttention, ModelShape
 from synth.system.extras import require
 from synth.units import shown
@@ -50,6 +50,8 @@ def module_shape(name: str, values: Mapping[str, Any], given: ConfigValues) -> M
     Raises:
         SynthError: transformers is missing or has no such model, or a layer has other parts.
     """
+    if given.flag("is_encoder_decoder"):
+        raise given.refuse("an encoder and a decoder")
     config = _config(values, given)
     model = _made(config, given)
     layers = _layers(config, model, given)
@@ -72,7 +74,7 @@ def _config(values: Mapping[str, Any], given: ConfigValues) -> Any:
     require("hf", ("torch", "transformers"), purpose)
     from transformers import CONFIG_MAPPING
 
-    parts = (values, values.get("text_config") or {})
+    parts = (values, language_part(values, given.source))
     known = next((each for each in parts if each.get("model_type") in CONFIG_MAPPING), None)
     if known is None:
         raise SynthError(

@@ -65,8 +65,9 @@ def _groups(
 def _with_rounds(question: LayoutQuestion, groups: Layout, ranks: int) -> Iterator[RunLayout]:
     count = question.global_batch // (groups.data * groups.micro_batch_size)
     for rounds in LEGAL.rounds if ranks > 1 else (1,):
-        if ranks * rounds <= question.num_layers:
-            yield RunLayout(groups, ranks, rounds, count)
+        layout = RunLayout(groups, ranks, rounds, count)
+        if ranks * rounds <= question.num_layers and question.has_order(layout):
+            yield layout
 
 
 def _expert_groups(question: LayoutQuestion, tensor: int, ranks: int) -> list[tuple[int, int]]:

@@ -19,6 +19,7 @@ work as if each micro-batch had a part of it. Three arguments are combined:
 """
 
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +40,12 @@ _ROUNDED_US, _STEP_ROUNDED_US = 1.5, 1.0
 _UNFIT_US = 1e12
 
 
+class Again(Enum):
+    """The layers that may be computed again: none, all but the model's ends, or any."""
+
+    NONE, INNER, ANY = range(3)
+
+
 @dataclass(frozen=True)
 class PipelineSize:
     """Ranks of a pipeline, stages per rank, and micro-batches."""
@@ -51,11 +58,12 @@ class PipelineSize:
 class PipelineBound:
     """The bounds of a profile's layers."""
 
-    def __init__(self, profile: Profile, *, pairs: bool = False) -> None:
+    def __init__(self, profile: Profile, *, pairs: bool = False, again: Again = Again.ANY) -> None:
         """Add up the layers.
 
         Args:
             pairs: the bounds also hold for orders with F and BW of two micro-batches at once.
+            again: the layers that may be computed again.
         """
         layers = [profile.layer_profile(place) for place in range(len(profile.layers))]
         times = {
@@ -77,8 +85,10 @@ class PipelineBound:
         self._reduce_us = max(0.0, sum(layer.reduce_us for layer in layers) - again_us)
         self._static = _static_bytes(profile)
         self.static_bytes = float(self._static.sum())
-        is_open = [not is_recomputed_already(profile, place) for place in range(len(layers))]
-        self.again = np.array([layer.recompute_us for layer in layers]) * np.array(is_open)
+        is_open = np.array([not is_recomputed_already(profile, at) for at in range(len(layers))])
+        is_open[[0, -1]] &= again is Again.ANY
+        self.again = np.array([layer.recompute_us for layer in layers]) * is_open
+        self.again *= again is not Again.NONE
         passes = self.forward + self.input_gradient
         later = passes.sum() - np.cumsum(passes)
         lives = later + self.input_gradient
@@ -115,7 +125,7 @@ class PipelineBound:
         Args:
             cap_bytes: the memory limit of each rank; None: no limit.
         """
-        slack, plain = _slack_us(size), self._time(size)
+        slack, plain = slack_us(size), self._time(size)
         if cap_bytes is None:
             return max(0.0, plain - slack)
         room = float(size.ranks * cap_bytes - self.static_bytes)
@@ -131,10 +141,14 @@ class PipelineBound:
     def work_us(self, size: PipelineSize) -> float:
         """A quick bound: the mean work of the ranks, without the optimizer."""
         mean = size.micro_batches * float(self._passes.sum()) / size.ranks
-        return max(0.0, mean - _slack_us(size))
+        return max(0.0, mean - slack_us(size))
 
     def guess_us(
-        self, size: PipelineSize, cap_bytes: int | None, states_bytes: float | None = None
+        self,
+        size: PipelineSize,
+        cap_bytes: int | None,
+        states_bytes: float | None = None,
+        reduce_us: float | None = None,
     ) -> float:
         """About the makespan of interleaved 1F1B with equal stages and recomputed layers; no bound.
 
@@ -145,6 +159,7 @@ class PipelineBound:
         Args:
             cap_bytes: the memory limit of each rank; None: no limit.
             states_bytes: those of the fullest rank; None: those of the profile.
+            reduce_us: the reduction of all gradients; None: that of the profile.
         """
         ranks = size.ranks
         again = 0.0
@@ -162,7 +177,11 @@ class PipelineBound:
                 again = float(self.again.sum()) * max(0.0, 1 - room / max(1.0, saved))
         fill, total = (ranks - 1) / (ranks * size.rounds), float(self.work(size).sum())
         busiest = max(self._busiest_us(size), total / ranks) + again / ranks
-        return size.micro_batches * busiest + fill * (total + again) + self._guess_reduced_us(size)
+        return (
+            size.micro_batches * busiest
+            + fill * (total + again)
+            + self._guess_reduced_us(size, reduce_us)
+        )
 
     def _with_layers(self, size: PipelineSize, room: float, kept_us: float) -> float:
         """The least of the larger of work and memory over fractions of recomputed layers."""
@@ -207,16 +226,17 @@ class PipelineBound:
         seen_us = max(LAST_BUCKET * self._reduce_us, self._reduce_us - self._backward_us)
         return seen_us / size.ranks
 
-    def _guess_reduced_us(self, size: PipelineSize) -> float:
+    def _guess_reduced_us(self, size: PipelineSize, reduce_us: float | None) -> float:
         """About what is seen of the reduction of a rank's equal stages, one after another.
 
         The first rank has its last backwards of a micro-batch over the time of all backwards.
         """
-        each, stages = self._reduce_us / size.ranks, size.ranks * size.rounds
+        whole_us = self._reduce_us if reduce_us is None else reduce_us
+        each, stages = whole_us / size.ranks, size.ranks * size.rounds
         within_us = self._backward_us * (size.rounds - 1) / size.rounds
         beside_us = self._backward_us if size.rounds == 1 else 0.0
-        last_us = (self._reduce_us - beside_us) / stages
-        return max(LAST_BUCKET * self._reduce_us / stages, last_us, each - within_us)
+        last_us = (whole_us - beside_us) / stages
+        return max(LAST_BUCKET * whole_us / stages, last_us, each - within_us)
 
     def _busiest_us(self, size: PipelineSize) -> float:
         """The least work of the busiest rank, whichever layers it holds."""
@@ -237,7 +257,7 @@ class PipelineBound:
         return _spread(size.ranks, size.micro_batches, share)
 
 
-def _slack_us(size: PipelineSize) -> float:
+def slack_us(size: PipelineSize) -> float:
     """The most by which times of a schedule are rounded down."""
     return (_ROUNDED_US * size.micro_batches + _STEP_ROUNDED_US) * size.rounds + size.ranks
 

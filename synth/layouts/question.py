@@ -109,6 +109,11 @@ class LayoutQuestion:
         """Tokens per second of one device."""
         return self.global_batch * self.seq_len / (step_us * 1e-6) / self.gpus
 
+    def has_order(self, layout: RunLayout) -> bool:
+        """True if the runtime has an order; Megatron-LM interleaves no fewer batches than ranks."""
+        is_whole = layout.rounds == 1 or layout.micro_batches >= layout.ranks
+        return is_whole or self.allowed.orders_freely
+
     def runs_pairs(self, layout: RunLayout) -> bool:
         """True if schedules with F and BW at once are judged for a layout."""
         return self.why_no_pairs(layout) is None
@@ -142,6 +147,12 @@ class LayoutQuestion:
                 f"{layout.words} has {counted(layout.ranks * layout.rounds, 'stage')}, and "
                 f"{self.shape.name} has {counted(self.num_layers, 'layer')} with embedding and "
                 f"head; give fewer"
+            )
+        if not self.has_order(layout):
+            raise SynthError(
+                f"{layout.words} has {counted(layout.micro_batches, 'micro-batch')}, and "
+                f"Megatron-LM interleaves as many as there are ranks at least; give vp=1, or "
+                f"smaller dp or mbs"
             )
         if groups.sharding is Sharding.FSDP and layout.ranks > 1:
             raise SynthError(

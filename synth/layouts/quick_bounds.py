@@ -29,6 +29,7 @@ class QuickBounds:
         self.question = question
         self._passes: dict[tuple[Layout, bool], PipelineBound] = {}
         self._states: dict[Layout, tuple[list[int], list[float]]] = {}
+        self._reduced_us: dict[Layout, float] = {}
 
     def of(self, alike: Sequence[RunLayout]) -> Waiting | list[Unfit]:
         """Return the bound of layouts, or the memory that each of their orders exceeds.
@@ -44,7 +45,8 @@ class QuickBounds:
         sizes = [PipelineSize(ranks, one.rounds, one.micro_batches) for one in alike]
         states = 0.0 if cap_bytes is None else self._fullest(groups, ranks, 0)
         ends = (sizes[0], sizes[-1])
-        guess_us = min(pipeline.guess_us(size, cap_bytes, states) for size in ends)
+        reduce_us = self._reduced(groups)
+        guess_us = min(pipeline.guess_us(size, cap_bytes, states, reduce_us) for size in ends)
         return Waiting(guess_us, min(map(pipeline.work_us, sizes)), alike)
 
     def least_bytes(self, groups: Layout, ranks: int) -> float:
@@ -55,12 +57,19 @@ class QuickBounds:
         return self._fullest(groups, ranks, self.question.estimator(groups).boundary_bytes)
 
     def _fullest(self, groups: Layout, ranks: int, input_bytes: int) -> float:
-        key = groups.model_copy(update={"micro_batch_size": 1, "recompute": None})
+        key = _sizes_of_states(groups)
         if key not in self._states:
             self._states[key] = self._states_of(groups)
         counts, states = self._states[key]
         first, *others = states
         return least_of_fullest([first, *(one + input_bytes for one in others)], ranks, counts)
+
+    def _reduced(self, groups: Layout) -> float:
+        """The reduction of all gradients behind the last backward."""
+        key = _sizes_of_states(groups)
+        if key not in self._reduced_us:
+            self._reduced_us[key] = self.question.estimator(groups).reduction_us()
+        return self._reduced_us[key]
 
     def _states_of(self, groups: Layout) -> tuple[list[int], list[float]]:
         """The numbers of layers of each kind, the embedding first, and the states of one."""
@@ -82,3 +91,8 @@ class QuickBounds:
         if (key := (whole.model_copy(update={"data": 1}), pairs)) not in self._passes:
             self._passes[key] = PipelineBound(self.question.estimator(whole).profile(), pairs=pairs)
         return self._passes[key]
+
+
+def _sizes_of_states(groups: Layout) -> Layout:
+    """What the states of layers and their exchanges depend on."""
+    return groups.model_copy(update={"micro_batch_size": 1, "recompute": None})

@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 from heapq import nsmallest
 from itertools import chain
+from math import inf
 from typing import NamedTuple, Protocol
 
 from synth.errors import SynthError
@@ -150,7 +151,9 @@ class LayoutSearch:
             self._waiting.remove(one)
         batch += least
         layouts = chain.from_iterable(one.layouts for one in batch)
-        self._keep_bounds(bounded_layouts(self.question, layouts))
+        best = self.answer.best
+        enough_us = inf if best is None else best.us
+        self._keep_bounds(bounded_layouts(self.question, layouts, enough_us))
 
     def _bound(self, until_share: float) -> None:
         """Bound the layouts that look best, as long as there is time and they may be the best.

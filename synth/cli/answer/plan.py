@@ -7,6 +7,7 @@ from typing import Any
 from synth.cli.answer.output import percent
 from synth.layouts.answer import LayoutAnswer, Stability
 from synth.layouts.judged import PART_NAMES, JudgedLayout
+from synth.layouts.question import LayoutQuestion
 from synth.report.text.tables import table
 from synth.units import counted, format_bytes, format_us
 
@@ -48,7 +49,8 @@ def _head(found: LayoutAnswer, best: JudgedLayout) -> Iterator[str]:
     if found.bound_us is not None and found.gap is not None:
         yield _filled(
             f"no legal layout takes less than {format_us(round(found.bound_us))} under this cost "
-            f"model: no layout can be more than {percent(found.gap, 1)} faster than this one"
+            f"model{_orders(asked)}: no layout can be more than {percent(found.gap, 1)} faster "
+            f"than this one"
         )
     yield _memory(found, best)
     why = "the search was interrupted" if found.is_interrupted else "the time was over"
@@ -63,6 +65,11 @@ def _head(found: LayoutAnswer, best: JudgedLayout) -> Iterator[str]:
     yield _filled(f"the step: {', '.join(parts)}")
     if found.stability is not None:
         yield _filled(_stable(found.stability, found.ranked, estimate.scatter))
+
+
+def _orders(asked: LayoutQuestion) -> str:
+    """Return for which orders bounds hold, unless for all."""
+    return "" if asked.allowed.orders_freely else " in 1F1B or interleaved 1F1B"
 
 
 def _memory(found: LayoutAnswer, best: JudgedLayout) -> str:

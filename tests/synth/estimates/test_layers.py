@@ -21,7 +21,7 @@ from synth.estimates.layout import (
 from synth.estimates.memory import MemoryOf
 from synth.estimates.model_config import model_of
 from synth.estimates.model_shape import gpt
-from synth.estimates.ops import Attention, ExchangeKind, GroupExchange, Role
+from synth.estimates.ops import Attention, ExchangeKind, GroupExchange, Role, Traffic
 from synth.op_kinds import OpKind
 from synth.profile.optimizer import OptimizerSpec
 
@@ -289,3 +289,16 @@ def test_transformer_engine_keeps_casts_of_weights_and_torchao_wide_inputs() -> 
     assert wide.saved_bytes - narrow.saved_bytes == t // 2 * (2 * h + f - h)
     same, other = layers["torchtitan", Precision.FP8], layers["torchtitan", Precision.BF16]
     assert (same.saved_bytes, same.optimizer_bytes) == (other.saved_bytes, other.optimizer_bytes)
+
+
+@pytest.mark.parametrize(("expert", "once", "sorts"), [(4, True, 1), (4, False, 2), (8, False, 1)])
+def test_tokens_sent_once_for_each_expert_are_sorted_twice(
+    expert: int, once: bool, sorts: int
+) -> None:
+    """By expert before the exchange, and by expert of the rank behind it, if it has several."""
+    shape = model_of("mixtral-8x7b")
+    layout = Layout(seq_len=4096, expert=expert, data=8)
+    ops = LayerOps(shape, layout, Software(sends_once=once), 8)
+    row_bytes = 4096 * 2 * shape.hidden * 2
+    for role in (Role.F, Role.B):
+        assert Traffic(sorts * 4.0 * row_bytes, sorts * 6) in ops.mlp(dense=False).by_role[role]

@@ -198,3 +198,26 @@ def test_values_under_other_names_say_that_a_config_is_one() -> None:
     assert shape_of({"model_type": "gpt2", **given}, "small").vocab == 50257
     with pytest.raises(SynthError, match="the config of empty has no n_embd"):
         shape_of({"model_type": "gpt2"}, "empty")
+
+
+@pytest.mark.parametrize(
+    "kind", ["qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text"]
+)
+@pytest.mark.parametrize("part", ["text_config", "llm_config", None])
+def test_language_models_of_several_modalities_count_alone(kind: str, part: str | None) -> None:
+    experts = EXPERTS | {"num_experts": 4} if "moe" in kind else {}
+    made = transformers.CONFIG_MAPPING[kind](**SIZES, **experts)
+    text = json.loads(made.to_json_string()) | {"tie_word_embeddings": False}
+    wrapper = kind.removesuffix("_text")
+    given = {"model_type": wrapper, part: text} if part else {**text, "model_type": wrapper}
+    with torch.device("meta"):
+        without_head = transformers.AutoModel.from_config(made)
+    head = made.vocab_size * made.hidden_size
+    assert shape_of(given, "this").parameters == size(without_head) + head
+
+
+@pytest.mark.parametrize("kind", ["t5", "bart", "whisper"])
+def test_encoder_decoders_are_refused(kind: str) -> None:
+    made = json.loads(transformers.CONFIG_MAPPING[kind]().to_json_string())
+    with pytest.raises(SynthError, match="this has an encoder and a decoder, which"):
+        shape_of(made | {"is_encoder_decoder": True}, "this")

@@ -3,9 +3,11 @@
 import itertools
 import random
 import threading
+from dataclasses import replace
 
 import pytest
 
+from synth.errors import SynthError
 from synth.estimates.layout import Layout, Sharding
 from synth.layouts.judge import LayoutJudge, judged_plan
 from synth.layouts.judged import Bounded
@@ -19,6 +21,7 @@ from synth.op_kinds import OpKind
 from synth.options.arguments.plan import LayoutArguments
 from synth.options.layout_task import LayoutTask
 from synth.options.memory_limit import MemoryLimit
+from synth.plan.runtimes import Allowed, Runtime
 from tests.sweep import sweep
 from tests.synth.layouts.random_questions import random_question
 
@@ -181,3 +184,28 @@ def test_the_fullest_bin_holds_no_less_than_in_the_best_of_all_packings(seed: in
 def test_whole_layers_decide_where_the_mean_would_fit() -> None:
     """Seven equal layers on three ranks: one rank has three of them."""
     assert least_of_fullest([10.0], 3, [7]) == pytest.approx(30.0, rel=1e-5)
+
+
+def test_the_quick_guess_has_the_reduction_of_its_own_layout() -> None:
+    """Passes are shared between layouts, and the exchanges of each are its own."""
+    question = random_question(2).within(None)
+    quick = QuickBounds(question)
+    for groups in {alike[0].groups for alike in alike_layouts(question)}:
+        estimator = question.estimator(groups)
+        profile = estimator.profile()
+        again = sum(tied.reduce_us for tied in profile.tied_parameters or ())
+        layers = [profile.layer_profile(at).reduce_us for at in range(len(profile.layers))]
+        expected = pytest.approx(sum(layers) - again, abs=0.01 * len(layers))
+        assert quick._reduced(groups) == expected
+        assert estimator.reduction_us() == expected
+
+
+def test_megatron_interleaves_no_fewer_micro_batches_than_ranks() -> None:
+    question = replace(random_question(4), allowed=Allowed(Runtime.MEGATRON)).within(None)
+    every = list(legal_layouts(question))
+    assert any(one.rounds > 1 for one in every)
+    assert all(one.rounds == 1 or one.micro_batches >= one.ranks for one in every)
+    few = [one for one in legal_layouts(replace(question, allowed=Allowed())) if one not in every]
+    layout = next(one for one in few if one.rounds > 1 and one.micro_batches < one.ranks)
+    with pytest.raises(SynthError, match="interleaves as many as there are ranks at least"):
+        question.check(layout)
