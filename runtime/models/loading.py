@@ -17,7 +17,12 @@ from ..dtypes import dtype_of
 from ..seeds import derive_seed, seeded
 from .checks import check_has_sizes
 from .cut import CutModel, cut_model
-from .empty import allocate_parameters, empty_parameters, lost_tensors
+from .empty import (
+    allocate_parameters,
+    empty_parameters,
+    has_empty_parameters,
+    lost_tensors,
+)
 from .hugging_face import convert_weights, is_hugging_face, load_config, make_whole
 from .layers import base_name, num_safe_ids, unique_names
 from .sizes import SIZES
@@ -67,6 +72,13 @@ def each_layer(spec: ModelSpec) -> Iterator[nn.Module]:
                 "every layer needs to be an nn.Module: wrap functions in one"
             )
         check_has_sizes(layer, f"layer {index} of {spec.factory}")
+        is_outline = spec.empty or torch.get_default_device().type == "meta"
+        if has_empty_parameters(layer) and not is_outline:
+            raise SynthError(
+                f"layer {index} of {spec.factory} has parameters without values, on the meta "
+                f"device, and would be trained from zeros: make it with values, which "
+                f"--weights-from replaces without taking memory for them"
+            )
         yield layer
         index += 1
     if index == 0:

@@ -82,10 +82,10 @@ class AdamWRule:
         if settings.nesterov:
             raise SynthError("Nesterov momentum is for sgd with momentum; this optimizer is adamw")
         adamw(
-            list(parameters),
-            list(gradients),
-            list(moments[0]),
-            list(moments[1]),
+            _real(parameters),
+            _real(gradients),
+            _real(moments[0]),
+            _real(moments[1]),
             [],
             list(counts),
             fused=True,
@@ -132,10 +132,10 @@ class SgdRule:
     ) -> None:
         if settings.nesterov and not moments:
             raise SynthError("Nesterov momentum is for sgd with momentum; give sgd:0.9")
-        buffers: list[Tensor | None] = list(moments[0]) if moments else [None] * len(parameters)
+        buffers: list[Tensor | None] = [*_real(moments[0])] if moments else [None] * len(parameters)
         sgd(
-            list(parameters),
-            list(gradients),
+            _real(parameters),
+            _real(gradients),
             buffers,
             fused=True,
             found_inf=found_inf,
@@ -151,6 +151,11 @@ class SgdRule:
         self, moments: Sequence[Tensor], count: Tensor | None, settings: StepSettings
     ) -> Tensor:
         return moments[0]
+
+
+def _real(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return views of complex tensors as real ones, whose two parts torch updates alike."""
+    return [torch.view_as_real(t) if t.is_complex() else t for t in tensors]
 
 
 def rule_of(spec: OptimizerSpec) -> UpdateRule:

@@ -49,7 +49,7 @@ def prepare_rank(
 
     Raises:
         SynthError: the schedule cannot run, or not on this many ranks; the modules are of other
-            stages.
+            stages; or they share parameters with other ranks, by the plan, and none were given.
     """
     schedule = Plan.load(schedule) if isinstance(schedule, str | os.PathLike) else schedule
     lowered = lower_verified(schedule)
@@ -63,10 +63,25 @@ def prepare_rank(
     caps = schedule.caps_bytes if isinstance(schedule, Plan) else options.caps_bytes
     stages = make_stages(lowered, group.rank, modules, options.loss)
     if isinstance(schedule, Plan):
+        if options.tied is None:
+            _check_untied(schedule, lowered, group.rank)
         _warn_of_whole_stages(schedule, stages, group.rank)
     device = device_of(stages) if options.device is None else torch.device(options.device)
     cap_bytes = None if caps is None else caps[group.rank]
     return RankParts(lowered, group.rank, stages, device, cap_bytes)
+
+
+def _check_untied(plan: Plan, lowered: Lowered, rank: int) -> None:
+    """Refuse a plan whose profile has parameters that this rank shares with another one."""
+    held = [{stage for stage, _ in own} for own in lowered.schedule.placement.held]
+    for tie in plan.costs.ties:
+        having = [number for number, own in enumerate(held) if own.intersection(tie.stages)]
+        if rank in having and len(having) > 1:
+            raise SynthError(
+                f"stages {', '.join(map(str, tie.stages))} of the plan share parameters, which "
+                f"ranks {', '.join(map(str, having))} would train apart: give them on each of "
+                f"these, as tied={{'table': head.weight}}; or tied={{}} if they are not shared here"
+            )
 
 
 def _warn_of_whole_stages(plan: Plan, stages: Mapping[int, Stage], rank: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from synth.errors import SynthError
@@ -23,6 +23,7 @@ from ..input_function import MicroBatch
 from ..models.layered_stage import LayerCall
 from ..state.module_state import unchanged
 from ..state.positions import NUMPY_RANDOM, PYTHON_RANDOM
+from .hidden_reads import HiddenReads
 from .sample import copied, positional
 
 _TOLERANCE = 1e-5
@@ -42,20 +43,15 @@ def check_apart(
         other: another one of its form; if the layers cannot take it, the same one is run twice.
 
     Raises:
-        SynthError: the losses differ, a layer's backward reaches parameters of another one that it
-            has not registered, or forwards change a buffer that several layers have.
+        SynthError: a layer computes with parameters, buffers or results of another one that it was
+            not given, the losses differ, or forwards change a buffer that several layers have.
     """
     modules = [call.module for call in calls]
     batches = [batch, other if _can_take(calls, other) else batch]
-    before = [(p, p.grad) for module in modules for p in module.parameters()]
-    try:
-        with unchanged(*modules), _own_random_numbers(), torch.enable_grad():
-            whole = [_chained(calls, number, given) for number, given in enumerate(batches)]
-        with unchanged(*modules), _own_random_numbers(), torch.enable_grad():
-            apart = _LayerByLayer(calls, names).losses(batches)
-    finally:
-        for parameter, gradient in before:
-            parameter.grad = gradient
+    with unchanged(*modules), _own_random_numbers(), torch.enable_grad():
+        whole = [_chained(calls, number, given) for number, given in enumerate(batches)]
+    with unchanged(*modules), _own_random_numbers(), torch.enable_grad():
+        apart = _LayerByLayer(calls, names).losses(batches)
     for expected, found in zip(whole, apart, strict=True):
         if isfinite(expected) and not abs(found - expected) <= _TOLERANCE * abs(expected):
             raise SynthError(
@@ -97,14 +93,21 @@ def _chained(calls: Sequence[LayerCall], number: int, batch: MicroBatch) -> floa
 
 
 def _forward(calls: Sequence[LayerCall], index: int, number: int, x: Any, targets: Any) -> Any:
-    """Run F of a layer with its graph, on copies, with random numbers of its own.
+    return _called(calls, index, number, _arguments(calls, index, x, targets))
+
+
+def _arguments(calls: Sequence[LayerCall], index: int, x: Any, targets: Any) -> tuple[Any, ...]:
+    """Return copies of what a layer is given."""
+    given = pytree.tree_map_only(Tensor, _entered if index else torch.clone, x)
+    arguments = positional(given, is_first=index == 0)
+    return (*arguments, copied(targets)) if index == len(calls) - 1 else arguments
+
+
+def _called(calls: Sequence[LayerCall], index: int, number: int, arguments: tuple[Any, ...]) -> Any:
+    """Run F of a layer with its graph, with random numbers of its own.
 
     Layers may drop themselves by numbers of Python or NumPy, in whichever order they are run.
     """
-    given = pytree.tree_map_only(Tensor, _entered if index else torch.clone, x)
-    arguments = positional(given, is_first=index == 0)
-    if index == len(calls) - 1:
-        arguments = (*arguments, copied(targets))
     seed = 2 * index + number
     random.seed(seed)
     np.random.seed(seed)
@@ -116,14 +119,11 @@ def _detached(tree: Any) -> Any:
 
 
 class _LayerByLayer:
-    """Runs one layer after the other, with its backward, for all micro-batches."""
+    """Runs one layer after the other, for all micro-batches."""
 
     def __init__(self, calls: Sequence[LayerCall], names: Sequence[str]) -> None:
         self._calls, self._names = calls, names
-        self._owners: dict[nn.Parameter, list[int]] = {}
-        for index, call in enumerate(calls):
-            for parameter in call.module.parameters():
-                self._owners.setdefault(parameter, []).append(index)
+        self._reads = HiddenReads([call.module for call in calls], names)
 
     def losses(self, batches: Sequence[MicroBatch]) -> list[float]:
         """Return the losses of micro-batches.
@@ -150,29 +150,12 @@ class _LayerByLayer:
         return [float(loss) for loss in xs]
 
     def _run(self, index: int, number: int, x: Any, targets: Any) -> Any:
-        """Run F and the backward of one layer, and return its output."""
-        output = _forward(self._calls, index, number, x, targets)
-        ends = [y for y in pytree.tree_leaves(output) if isinstance(y, Tensor) and y.requires_grad]
-        if ends:
-            for parameter in self._owners:
-                parameter.grad = None
-            torch.autograd.backward(ends, [torch.ones_like(y) for y in ends], retain_graph=True)
-            self._check_gradients(index)
+        """Run F of one layer, and return its output."""
+        arguments = _arguments(self._calls, index, x, targets)
+        with self._reads.of(index, arguments):
+            output = _called(self._calls, index, number, arguments)
+        self._reads.check(output, self._calls[index].module)
         return _detached(output)
-
-    def _check_gradients(self, index: int) -> None:
-        for parameter, owners in self._owners.items():
-            if parameter.grad is None or index in owners:
-                continue
-            module = self._calls[owners[0]].module
-            name = next(n for n, p in module.named_parameters() if p is parameter)
-            raise SynthError(
-                f"layer {self._names[index]} is trained through {name} of layer "
-                f"{self._names[owners[0]]}, which is not among its own parameters, so on another "
-                f"rank it has a copy that is not trained: make it a parameter or a sub-module of "
-                f"both layers (`self.weight = embedding.weight`), which ties them, or pass on what "
-                f"is computed from it as an output"
-            )
 
 
 def _entered(x: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from ..execution.base.without_graph import without_graph
 from .sample import Sample
 
 _ATEN = torch.ops.aten
@@ -26,7 +27,7 @@ def forward_flops(sample: Sample) -> int:
     """
     counter = FlopCounterMode(display=False, custom_mapping=_ATTENTION | _products())
     own_inputs = replace(sample, x=sample.copy_of_x())
-    with torch.no_grad(), torch.compiler.set_stance("force_eager"), counter, _OfShards():  # type: ignore[no-untyped-call]
+    with without_graph(), torch.compiler.set_stance("force_eager"), counter, _OfShards():  # type: ignore[no-untyped-call]
         own_inputs.run()
     return counter.get_total_flops()
 

@@ -14,6 +14,7 @@ from synth.errors import SynthError
 from synth.profile.workload import Workload
 
 from ..execution.base.boundary import way_to_trees
+from ..execution.base.without_graph import without_graph
 from ..input_function import MicroBatch
 from ..models import layer_signature, num_safe_ids
 from ..models.layered_stage import LayerCall
@@ -200,7 +201,7 @@ def _look(x: Any) -> Hashable:
 def _output(name: str, sample: Sample, ops: Ops | None) -> Any:
     is_last = sample.targets is not None
     try:
-        with torch.no_grad():
+        with without_graph():
             y = sample.run() if ops is None else ops.watch(sample.run)
     except Exception as error:
         raise _misfit(name, sample, error) from error

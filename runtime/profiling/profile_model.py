@@ -184,7 +184,13 @@ class _ModelProfiler:
                 options.processes.check_whole(visited.name, visited.sample)
             pace.begin(visited.name)
             left: dict[str, int] = {}
-            profile = self._profile_layer(visited.sample, pace, left)
+            try:
+                profile = self._profile_layer(visited.sample, pace, left)
+            except Exception as error:  # of the user's code, of any class
+                kind = "" if isinstance(error, SynthError) else f"{type(error).__name__}: "
+                raise SynthError(
+                    f"layer {visited.name} cannot be measured: {kind}{error}"
+                ) from error
             measure = partial(self._profile_layer, pace=pace, left={})
             variants = measured_variants(
                 visited.name, visited.sample, profile, options.policies, measure, options.tell

@@ -3,13 +3,12 @@
 from collections.abc import Callable, Sequence
 from statistics import median
 
-import torch
-
 from synth.op_kinds import OpKind
 from synth.profile.whole_step import Turns
 from synth.schedule.ops import Op
 
 from ..execution.base.clock import OpClock
+from ..execution.base.without_graph import without_graph
 from ..input_function import MicroBatch
 from ..models.layered_stage import LayerCall
 from .sample import Sample
@@ -27,7 +26,7 @@ def samples_of(calls: Sequence[LayerCall], batch: MicroBatch) -> list[Sample]:
     for place, call in enumerate(calls):
         targets = batch.targets if place == len(calls) - 1 else None
         sample = Sample(call.module, x, targets, place == 0, call, is_trained)
-        with torch.no_grad():
+        with without_graph():
             x = sample.run()
         is_trained = sample.output_is_trained
         found.append(sample)

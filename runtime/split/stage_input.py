@@ -36,8 +36,9 @@ class GradientBox:
         gradient, self._gradient = self._gradient, None
         if gradient is None:
             raise SynthError(
-                "no gradient has reached this stage input; it needs a backward of an output that "
-                "depends on the input: check that the stage's layers use what they are given"
+                "no gradient has reached the input, though layers before are trained: what a layer "
+                "returns must depend on what it is given, without `detach` and `no_grad`; if it is "
+                "not to, freeze the layers before (`requires_grad_(False)`)"
             )
         return gradient
 

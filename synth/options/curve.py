@@ -11,7 +11,7 @@ from synth.options.conflicts import (
 )
 from synth.options.deadline import Deadline
 from synth.options.defaults import LINEAR
-from synth.options.recompute import read_recompute
+from synth.options.recompute import read_recompute, that_can_rebuild
 from synth.options.values import AUTO, EVEN, Partition, word
 from synth.options.weights import read_weight_passing
 from synth.plan.choose.candidates import Candidate, Partitioning
@@ -58,7 +58,7 @@ def read_curve(given: CurveArguments, profile: Profile) -> LimitedSpace:
     asked = ProblemArguments(profile, micro_batches, sizes, given.objective)
     problem = asked.on(where, Deadline.of(given.time_limit).for_partitions())
     choice = read_recompute(given.recompute, problem.costs.num_stages)
-    one = Candidate(given.placement, problem, choice)
+    one = Candidate(given.placement, that_can_rebuild(problem, choice, profile), choice)
     if search_partitions:
         return Placements((one,), profile, Partitioning.SEARCHED)
     if given.weights == STAY:

@@ -1,10 +1,16 @@
 """Reading `--recompute`: stages, layers with their policies, or a keyword."""
 
+from collections.abc import Collection
+from dataclasses import replace
+from itertools import accumulate
+
 from synth.costs.recomputation import FULL, Recomputation
 from synth.errors import SynthError
+from synth.op_kinds import OpKind
 from synth.options.ranges import MOST_DIGITS, read_ranges
 from synth.options.values import word
 from synth.profile import Profile
+from synth.solver.problem import Problem
 from synth.units import shown
 
 # Prefix of the layers that `--recompute` lists.
@@ -84,3 +90,30 @@ def read_recompute(text: str, num_stages: int) -> tuple[int, ...] | None:
             f"to {num_stages - 1}, such as 0,1; or, with `synth solve`, layers such as {LAYERS}3-8"
         )
     return tuple(sorted({int(part) for part in parts}))
+
+
+def that_can_rebuild(problem: Problem, choice: Collection[int] | None, profile: Profile) -> Problem:
+    """Return a problem without ops R, if a layer may come first in whose stage none can run.
+
+    Args:
+        choice: the stages that recompute; None: the search chooses them.
+
+    Raises:
+        SynthError: one of them begins with such a layer.
+    """
+    names = [
+        "" if profile.layer_profile(index).can_be_recomputed else layer.name
+        for index, layer in enumerate(profile.layers)
+    ]
+    if choice is None:
+        rebuild = frozenset({OpKind.R} if any(names) else ())
+        return replace(problem, further_ops=problem.further_ops - rebuild)
+    begins = [0, *accumulate(problem.partition or ())]
+    for stage in choice if problem.partition else ():
+        if name := names[begins[stage]]:
+            raise SynthError(
+                f"§recompute {stage} rebuilds a stage whose first layer, {name}, changes its input "
+                f"in place, so that nothing can be computed again from it: let the layer change a "
+                f"copy (`x = x.clone()`) and profile again, or give layers, such as layers:all"
+            )
+    return problem

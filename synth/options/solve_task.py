@@ -20,7 +20,7 @@ from synth.options.deadline import Deadline
 from synth.options.defaults import SolveChoices, choices, chooses_layers
 from synth.options.hint import read_hint
 from synth.options.memory_limit import MemoryLimit, default_limit
-from synth.options.recompute import read_layers, read_recompute
+from synth.options.recompute import read_layers, read_recompute, that_can_rebuild
 from synth.options.request import Request
 from synth.options.values import AUTO, LEAST, NONE, STEADY, written_partition
 from synth.options.weights import read_sharded_pipelines, read_weight_passing, with_weights
@@ -264,7 +264,9 @@ def _problem(
         check_goes_with_choice(chosen, given.target, given.hint)
         candidates = read_candidates(asked, chosen, ranks, deadline)
         return candidates, candidates.them[0].problem
-    return None, asked.on(placement(chosen.placement, ranks), deadline.for_partitions())
+    problem = asked.on(placement(chosen.placement, ranks), deadline.for_partitions())
+    choice = read_recompute(chosen.recompute, problem.costs.num_stages)
+    return None, that_can_rebuild(problem, choice, asked.profile)
 
 
 def _options(given: SolveArguments, hint: Schedule | None, deadline: Deadline) -> SolveOptions:

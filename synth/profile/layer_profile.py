@@ -248,6 +248,12 @@ class LayerProfile(BriefRecord):
         return self.inner_rise_bytes.get(kind, self.rise_bytes[kind])
 
     @property
+    def can_be_recomputed(self) -> bool:
+        """False if a profile says that nothing is freed by it, as of a layer that changes its
+        input in place."""
+        return self.recompute_saved_bytes < max(1, self.saved_bytes + self.output_bytes)
+
+    @property
     def as_variant(self) -> LayerVariant:
         """The costs that differ between variants of a layer."""
         return LayerVariant(

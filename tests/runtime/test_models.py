@@ -2,6 +2,7 @@
 
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from synth.runtime.models import (
     layer_signature,
     load_layers,
     num_safe_ids,
+    outline_of,
     vocabulary_size,
 )
 from synth.runtime.models.llama import rotate, rotations
@@ -199,6 +201,8 @@ def functions():
     return [nn.Linear(1, 1), torch.relu]
 def wrong():
     return [nn.Linear("wide", 1)]
+def valueless():
+    return [nn.Linear(1, 1), nn.Linear(1, 1, device="meta")]
 """
 
 
@@ -228,12 +232,22 @@ def test_a_users_layers_are_the_same_for_the_same_seed(users: str) -> None:
         ("empty", "returned an empty list"),
         ("sequential", "it was called with random token ids"),
         ("functions", "as layer 1"),
+        (
+            "valueless",
+            "layer 1 of .*valueless has parameters without values, .* trained from zeros",
+        ),
         ("wrong", r"wrong failed: TypeError: .*users_models.py, line 13, wrong\)"),
     ],
 )
 def test_a_users_mistake_is_named(users: str, name: str, message: str) -> None:
     with pytest.raises(SynthError, match=message):
         load_layers(ModelSpec(f"{users}:{name}"))
+
+
+def test_layers_without_values_are_outlined_and_read_from_files(users: str) -> None:
+    spec = ModelSpec(f"{users}:valueless")
+    assert len(outline_of(spec)) == 2
+    assert len(load_layers(replace(spec, empty=True))) == 2
 
 
 def test_a_file_that_exits_is_no_exit_of_ours(tmp_path: Path) -> None:

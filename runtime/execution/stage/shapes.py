@@ -17,6 +17,7 @@ from ...batch import Batch
 from ...cutting import tensors_in
 from ...state.module_state import unchanged
 from ..base.boundary import Boundary
+from ..base.without_graph import without_graph
 from ..transport.rank_group import RankGroup
 from .stage import Stage
 
@@ -122,9 +123,9 @@ class ShapeFinder:
             try:
                 output = _try_out(stage, arguments, entry, batch.named(microbatch))
             except Exception as error:
+                given = "what it is given" if entry is None else "zeros or ones of its input's form"
                 raise SynthError(
-                    f"stage {number} cannot be run on what it is given: {type(error).__name__}: "
-                    f"{error}"
+                    f"stage {number} cannot be run on {given}: {type(error).__name__}: {error}"
                 ) from error
             return Boundary.of(output, trained=trained, stage=number)
 
@@ -145,7 +146,10 @@ def _kinds(batch: Batch, num_micro_batches: int) -> list[Hashable]:
 def _try_out(
     stage: Stage, arguments: tuple[Any, ...], entry: Boundary | None, keywords: Mapping[str, Any]
 ) -> Any:
-    """Run a stage on the meta device if its module supports that, else on zeros on its device."""
+    """Run a stage on the meta device if its module supports that, else on its device.
+
+    There inputs of other stages are zeros, and if it refuses these, such as lengths, ones.
+    """
     real = stage.device
     if real.type == "meta":
         return _run_without_data(stage, arguments, entry, keywords)
@@ -156,7 +160,10 @@ def _try_out(
             return _run(stage, arguments, entry, keywords, torch.device("meta"))
         except Exception:  # some modules make tensors of their own, or have kernels of their own
             pass
-    return _run(stage, arguments, entry, keywords, real)
+    if entry is not None:
+        with suppress(Exception):
+            return _run(stage, arguments, entry, keywords, real)
+    return _run(stage, arguments, entry, keywords, real, fill=1)
 
 
 def _run_without_data(
@@ -180,10 +187,12 @@ def _run(
     entry: Boundary | None,
     keywords: Mapping[str, Any],
     device: torch.device,
+    *,
+    fill: int = 0,
 ) -> Any:
     given = (arguments, keywords)
     if entry is not None:
-        arguments = entry.arguments([t.zero_() for t in entry.activations(device)])
+        arguments = entry.arguments([t.fill_(fill) for t in entry.activations(device)])
     arguments, keywords = pytree.tree_map_only(
         Tensor, lambda t: _like(t, device), (arguments, dict(keywords))
     )
@@ -192,9 +201,9 @@ def _run(
     random = torch.random.fork_rng(devices=drawn)
     restored = unchanged(stage.module, given=given)
     if stage.is_wrapped:
-        with torch.no_grad(), random, restored:
+        with without_graph(), random, restored:
             return stage.module(*arguments, **keywords)
-    with torch.no_grad(), random, restored:
+    with without_graph(), random, restored:
         states = {name: b.clone() for name, b in stage.module.named_buffers()}
         if device.type == "meta" or stage.device.type == "meta":
             kept = (*stage.module.named_parameters(), *stage.module.named_buffers())
@@ -206,7 +215,7 @@ def _run(
 @contextmanager
 def _same_tensors(module: nn.Module) -> Iterator[None]:
     """Put parameters and buffers back, as torch (2.13) does not for modules with several names."""
-    parts = list(module.modules())
+    parts = [part for part in module.modules() if not isinstance(part, torch.jit.ScriptModule)]
     tables: list[dict[str, Any]] = [vars(part)["_parameters"] for part in parts]
     tables += [vars(part)["_buffers"] for part in parts]
     before = [dict(table) for table in tables]

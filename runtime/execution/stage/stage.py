@@ -15,6 +15,7 @@ from ...cutting import tensors_in
 from ...split import GradientBox, Recorder, run_backward
 from ..base.boundary import Boundary, Tensors, can_have_gradient, flatten
 from ..base.stage_protocol import ForwardInput, OutputTap
+from ..base.without_graph import without_graph
 from ..gradients.ddp_fsdp import GradientSync
 from .forward_state import ForwardState
 from .layer_chain import LayerChain
@@ -139,7 +140,7 @@ class Stage:
         if given.entry is not None:
             arguments = given.entry.arguments(list(arguments))
         recorded = self._state.recorded(given.arguments, given.targets, given.keywords)
-        with torch.no_grad(), recorded as state:
+        with without_graph(), recorded as state:
             output = self._run(arguments, given.targets, given.keywords, given.tap)
         tensors = self._flat(output, given.exit)
         self._replays[microbatch] = recorder.replay(state)
@@ -299,7 +300,7 @@ class Stage:
         self._states.clear()
         self._replays.clear()
 
-    @torch.no_grad()
+    @without_graph()
     def output_like(
         self,
         arguments: tuple[Any, ...],

@@ -3,6 +3,7 @@
 import fnmatch
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+import torch
 from torch import nn
 
 from synth.errors import SynthError
@@ -74,6 +75,8 @@ def is_callable(module: nn.Module) -> bool:
 
     What `torch.compile` returns has its forward itself.
     """
+    if isinstance(module, torch.jit.ScriptModule):
+        return True
     return type(module).forward is not nn.Module.forward or "forward" in vars(module)
 
 

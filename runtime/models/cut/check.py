@@ -1,6 +1,7 @@
 """Compares the pieces of a model with the whole: its loss, and the gradients of all parameters."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -12,6 +13,8 @@ from synth.errors import SynthError
 from ...seeds import seeded
 from ...state.module_state import unchanged
 from .piece import Piece
+
+_Change = Callable[[Tensor], Tensor]
 
 _SEED = 0
 _TOLERANCE = 1e-5
@@ -27,7 +30,9 @@ def check_pieces(
     """Check that the pieces have the loss, the gradients and the buffers of the whole model.
 
     Both get the same two micro-batches, one after the other, and draw the same random numbers. The
-    micro-batches have values of the given ones, but others than were recorded.
+    micro-batches have values of the given one, but others than were recorded. If the model refuses
+    those, such as lengths that are no longer sorted, they have its samples in another order, and if
+    it refuses these, they are the given one.
 
     Returns:
         The largest difference of a gradient, as a share of its largest element.
@@ -35,8 +40,7 @@ def check_pieces(
     Raises:
         SynthError: they differ, or the loss is no number; names the parameter.
     """
-    batches = [pytree.tree_map_only(Tensor, _other(seed), (inputs, targets)) for seed in (1, 2)]
-    whole = _run(model, call, batches)
+    batches, whole = _first_that_run(model, call, (inputs, targets))
     versions = [table._version for piece in pieces for table in piece.constants]
     ours = _run(model, lambda given, wanted: chained(pieces, given, wanted), batches)
     if not all(bool(loss.isfinite()) for loss in whole.losses):
@@ -61,6 +65,22 @@ def check_pieces(
         found_too = ours.gradients[name]
         worst = max(worst, _difference(f"the gradient of {name}", gradient, found_too))
     return worst
+
+
+def _first_that_run(
+    model: nn.Module, call: Callable[[Any, Any], Tensor], batch: Any
+) -> tuple[list[Any], "_Results"]:
+    """Return two micro-batches, the first ones of their kind that the model takes, and results."""
+    others: list[tuple[_Change, _Change]] = [(_other(1), _other(2)), (_turned, torch.clone)]
+    for changes in others:
+        batches = [pytree.tree_map_only(Tensor, change, batch) for change in changes]
+        with suppress(Exception):  # of the user's code, of any class
+            return batches, _run(model, call, batches)
+    return [batch, batch], _run(model, call, [batch, batch])
+
+
+def _turned(tensor: Tensor) -> Tensor:
+    return tensor.flip(0) if tensor.dim() else tensor.clone()
 
 
 def _kept_buffers(model: nn.Module, pieces: Sequence[Piece]) -> set[str]:
@@ -113,13 +133,18 @@ def _run(
                 loss.backward()  # type: ignore[no-untyped-call]
                 losses.append(loss.detach().clone())
                 states.append({name: b.detach().clone() for name, b in model.named_buffers()})
-        gradients = {name: parameter.grad for name, parameter in parameters.items()}
+        gradients = {name: _dense(parameter.grad) for name, parameter in parameters.items()}
     finally:
         for name, parameter in parameters.items():
             parameter.grad = before[name]
     first, last = states
     moving = {name for name, b in last.items() if name not in first or _share(b, first[name]) > 0}
     return _Results(losses, gradients, last, moving)
+
+
+def _dense(gradient: Tensor | None) -> Tensor | None:
+    """Return a gradient that can be compared; that of an embedding may be sparse."""
+    return gradient if gradient is None or not gradient.is_sparse else gradient.to_dense()
 
 
 def _difference(what: str, expected: Tensor | None, found: Tensor | None) -> float:
@@ -158,7 +183,7 @@ def _share(expected: Tensor, found: Tensor) -> float:
     return apart / scale if scale else apart
 
 
-def _other(seed: int) -> Callable[[Tensor], Tensor]:
+def _other(seed: int) -> _Change:
     """Return a function to other inputs: with the same values, in other counts and places.
 
     Real numbers are scaled as well.

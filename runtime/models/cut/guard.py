@@ -13,8 +13,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# They take the form of their argument alone.
-_IN_FORM_OF = frozenset(
+# Operators that take the form of their argument alone.
+IN_FORM_OF = frozenset(
     ["zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full"]
 ) | {"new_empty", "new_empty_strided"}
 
@@ -58,13 +58,13 @@ class Guard(TorchDispatchMode):  # type: ignore[no-untyped-call]
         draws = state is not None and not torch.equal(state, torch.get_rng_state())
         self.draws |= draws
         name = func.name().removeprefix("aten::").partition(".")[0]
-        depends = name not in _IN_FORM_OF and any(map(self.depends, _tensors((args, kwargs))))
+        depends = name not in IN_FORM_OF and any(map(self.depends, tensors_of((args, kwargs))))
         if depends and torch.Tag.data_dependent_output in tags:
             self.reads = self.reads or "numbers"
         if depends and torch.Tag.dynamic_output_shape in tags and _is_masked(name, args):
             self.reads = "shape"
         if depends or draws:
-            for tensor in (*_tensors(result), *_written(func, args, kwargs)):
+            for tensor in (*tensors_of(result), *written(func, args, kwargs)):
                 self.follow(tensor)
         return result
 
@@ -78,19 +78,23 @@ def storage_of(tensor: Tensor) -> int:
         return number
 
 
-def _tensors(tree: Any) -> list[Tensor]:
+def tensors_of(tree: Any) -> list[Tensor]:
+    """Return the tensors in a tree."""
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 def _is_masked(name: str, args: Any) -> bool:
     """True unless an index is of whole numbers."""
-    return name != "index" or any(t.dtype in (torch.bool, torch.uint8) for t in _tensors(args[1:]))
+    return name != "index" or any(
+        t.dtype in (torch.bool, torch.uint8) for t in tensors_of(args[1:])
+    )
 
 
-def _written(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
+def written(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
+    """Yield the arguments of an operator that it writes to."""
     schema = getattr(func, "_schema", None)
     if schema is None or not schema.is_mutable:
         return
     for place, argument in enumerate(schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
-            yield from _tensors(args[place] if place < len(args) else kwargs.get(argument.name))
+            yield from tensors_of(args[place] if place < len(args) else kwargs.get(argument.name))

@@ -21,6 +21,8 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from synth.errors import SynthError
 
+from ...execution.base.boundary import way_to_trees
+from ...execution.base.without_graph import without_graph
 from ..empty import has_empty_parameters
 from ..signature import layer_signature
 from .code_place import WAY_OUT, line_run, reads
@@ -32,6 +34,9 @@ from .outline import has_form, run_empty
 from .recording import ForwardRecording
 from .steps import RecordedCall, RecordedForward
 from .torch_functions import mutates, reads_numbers, sources
+
+_BACKWARDS = (torch.autograd.grad, torch.autograd.backward, Tensor.backward)
+_HOOKS = frozenset(["register_hook", "register_post_accumulate_grad_hook"])
 
 
 def record(
@@ -45,7 +50,8 @@ def record(
 
     Args:
         closed: the modules that are called whole, by name. Equal ones that are given equal shapes
-            are run once.
+            are run once, unless the model fails then, as where it reads what each of them left in
+            an attribute.
         call: runs the model with the inputs and the targets, and returns its loss.
         inputs: a tree of tensors.
         targets: a tree of tensors.
@@ -54,7 +60,22 @@ def record(
         SynthError: the code between the modules reads numbers of tensors that depend on the
             inputs, or a tensor cannot be followed.
     """
-    recorder = _Recorder(model, closed)
+    try:
+        return _recorded(_Recorder(model, closed), closed, call, inputs, targets)
+    except SynthError:
+        raise
+    except Exception:  # of the user's code, of any class
+        recorder = _Recorder(model, closed, runs_each=True)
+        return _recorded(recorder, closed, call, inputs, targets)
+
+
+def _recorded(
+    recorder: "_Recorder",
+    closed: Mapping[str, nn.Module],
+    call: Callable[..., Any],
+    inputs: Any,
+    targets: Any,
+) -> RecordedForward:
     given = [recorder.recording.enter(tree) for tree in (inputs, targets)]
     with torch.enable_grad(), intercepted(recorder, closed), recorder.guard, recorder:
         loss = call(given[0][0], given[1][0])
@@ -65,8 +86,16 @@ def record(
 class _Recorder(TorchFunctionMode):
     """Sees each function of torch that is called outside of the closed modules."""
 
-    def __init__(self, model: nn.Module, closed: Mapping[str, nn.Module]) -> None:
+    def __init__(
+        self, model: nn.Module, closed: Mapping[str, nn.Module], *, runs_each: bool = False
+    ) -> None:
+        """Begin without steps.
+
+        Args:
+            runs_each: run each closed module, also those that are equal.
+        """
         super().__init__()
+        self._runs_each = runs_each
         self._names = {id(module): name for name, module in reversed(list(closed.items()))}
         insides = {id(b) for module in closed.values() for b in module.buffers()}
         self._open_buffers = {name: (b, b._version) for name, b in model.named_buffers()
@@ -110,6 +139,11 @@ class _Recorder(TorchFunctionMode):
     ) -> Any:
         """Call a closed module, and record the call."""
         name = self._names[id(module)]
+        if not all(map(self.recording.is_parameter, module.parameters())):
+            raise SynthError(
+                f"{name} is called with other parameters than its own (at {line_run()}), as by "
+                f"torch.func.functional_call: {WAY_OUT}"
+            )
         leaves, spec = pytree.tree_flatten(opened((args, kwargs)))
         references = tuple(self.recording.reference(leaf, name) for leaf in leaves)
         made = self._output(name, module, run, args, kwargs)
@@ -155,7 +189,8 @@ class _Recorder(TorchFunctionMode):
         looks = (*map(_look, leaves), *_autocast().items())
         keys: tuple[Hashable, ...] = ()
         can_fill = has_containers((*args, *kwargs.values()))
-        if not can_fill and next(module.parameters(), None) is not None:
+        is_alike = not (can_fill or self._runs_each)
+        if is_alike and next(module.parameters(), None) is not None:
             keys = tuple((w, layer_signature(module, with_places=w), looks) for w in (True, False))
             exact, like = map(self._like.get, keys)
             if exact is None and like and self._has_form(like.value, module, args, kwargs):
@@ -163,7 +198,7 @@ class _Recorder(TorchFunctionMode):
             if exact is not None:
                 self._like[keys[0]] = exact
                 return exact
-        with self._inside(), torch.no_grad():
+        with self._inside(), without_graph():
             versions = _versions(leaves)
             if has_empty_parameters(module):
                 value, after = run_empty(module, before)
@@ -181,6 +216,7 @@ class _Recorder(TorchFunctionMode):
                 raise SynthError(
                     f"{name} returns a {type(leaf).__name__} that holds tensors, which cannot be "
                     f"followed: return tensors, or tuples and dictionaries of tensors"
+                    f"{way_to_trees([leaf])}"
                 )
         aliases = [shared.get(storage_of(x)) if isinstance(x, Tensor) else None for x in outputs]
         made = _Output(value, fills, tuple(mutated), tuple(aliases))
@@ -189,7 +225,7 @@ class _Recorder(TorchFunctionMode):
         return made
 
     def _has_form(self, value: Any, module: nn.Module, args: Any, kwargs: Any) -> bool:
-        with self._inside(), torch.no_grad():
+        with self._inside(), without_graph():
             return has_form(value, module, args, kwargs)
 
     @contextmanager
@@ -265,6 +301,16 @@ class _Recorder(TorchFunctionMode):
         slices = [leaf for leaf in leaves if isinstance(leaf, slice)]
         if reads_numbers(name) or any(map(self.recording.is_followed, slices)):
             raise reads(name)
+        if func in _BACKWARDS:
+            raise SynthError(
+                f"the model's code outside of its layers computes gradients (at {line_run()}), "
+                f"which would need the graphs of several layers: {WAY_OUT}"
+            )
+        if name in _HOOKS:
+            raise SynthError(
+                f"the model's code outside of its layers hooks a gradient by {name} (at "
+                f"{line_run()}), which no layer would do in its place: {WAY_OUT}"
+            )
         if name == "__set__":
             raise SynthError(
                 f"the model's code outside of its layers sets an attribute of a tensor (at "

@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 
 from synth.errors import SynthError
 
+from ...execution.base.boundary import way_to_trees
 from .code_place import WAY_OUT, line_run
 from .guard import Guard, storage_of
 from .held_tensors import tensors_in
@@ -100,7 +101,11 @@ class ForwardRecording:
         """True for tensors that are recorded or parameters, and for slices with such bounds."""
         if isinstance(leaf, slice):
             return any(map(self.is_followed, (leaf.start, leaf.stop, leaf.step)))
-        return id(leaf) in self._numbers or id(leaf) in self._parameters
+        return id(leaf) in self._numbers or self.is_parameter(leaf)
+
+    def is_parameter(self, leaf: Any) -> bool:
+        """True for parameters of the model, and buffers that checkpoints have."""
+        return id(leaf) in self._parameters
 
     def make_own(self, tensor: Tensor) -> None:
         """Make a value of a constant that is about to be changed: each micro-batch has a copy."""
@@ -161,7 +166,12 @@ class ForwardRecording:
             raise SynthError(
                 f"{receiver} is given a {type(leaf).__name__} (at {line_run()}) that holds "
                 f"tensors, which cannot be followed: give tensors, tuples or dictionaries, or "
-                f"{WAY_OUT}"
+                f"{WAY_OUT}{way_to_trees([leaf])}"
+            )
+        if torch._C._functorch.is_functorch_wrapped_tensor(leaf):
+            raise SynthError(
+                f"{receiver} is called within a transform of torch.func, such as vmap (at "
+                f"{line_run()}), which cannot be followed: {WAY_OUT}"
             )
         if id(leaf) in self._numbers:
             return TensorRef(self._numbers[id(leaf)])

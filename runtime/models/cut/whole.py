@@ -3,7 +3,7 @@
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch.nn.functional as F
@@ -38,8 +38,15 @@ def is_of_transformers(model: nn.Module) -> bool:
 
 
 def _call_of_transformers(model: nn.Module, inputs: Any, targets: Any) -> tuple[Any, bool]:
+    """Return the logits, and that the model did not get the targets.
+
+    Raises:
+        SynthError: it leaves out layers at random, or returns no logits.
+    """
     keywords: dict[str, Any] = {"return_dict": True}
     config: Any = getattr(model, "config", None)
+    if model.training:
+        _check_keeps_layers(model, config)
     language = config.get_text_config() if hasattr(config, "get_text_config") else None
     if any(getattr(each, "use_cache", None) is not None for each in (config, language)):
         keywords["use_cache"] = False
@@ -47,7 +54,21 @@ def _call_of_transformers(model: nn.Module, inputs: Any, targets: Any) -> tuple[
     if isinstance(inputs, Mapping):
         given, keywords = (), {**inputs, **keywords}
     with _without_warnings(model):
-        return model(*given, **keywords).logits, False
+        output = model(*given, **keywords)
+    if not hasattr(output, "logits"):
+        raise _no_loss(model, f"a {type(output).__name__} without logits")
+    return output.logits, False
+
+
+def _check_keeps_layers(model: nn.Module, config: Any) -> None:
+    """Refuse a model of transformers that leaves out layers at random."""
+    for name in ("layerdrop", "encoder_layerdrop", "decoder_layerdrop"):
+        if share := getattr(config, name, 0):
+            raise SynthError(
+                f"{type(model).__name__} leaves out layers at random ({name} is {share}), so its "
+                f"steps differ from batch to batch: set {name} to 0 in its config, as --arg "
+                f"{name}=0 does of an hf: model"
+            )
 
 
 @contextmanager
@@ -98,6 +119,17 @@ def _call_of_anyone(model: nn.Module, inputs: Any, targets: Any) -> tuple[Any, b
     parameters = list(inspect.signature(model.forward).parameters.values())
     if isinstance(inputs, Mapping) and _are_keywords(inputs, parameters):
         given, keywords = (), dict(inputs)
+    with _named_dictionary(inputs, parameters) if given else nullcontext():
+        return _called(model, parameters, given, keywords, targets)
+
+
+def _called(
+    model: nn.Module,
+    parameters: Sequence[inspect.Parameter],
+    given: tuple[Any, ...],
+    keywords: dict[str, Any],
+    targets: Any,
+) -> tuple[Any, bool]:
     free = [p for p in parameters[len(given) :] if p.kind != p.VAR_POSITIONAL]
     free = [p for p in free if p.name not in keywords]
     named = [p.name for p in free if p.name in _TARGETS]
@@ -113,6 +145,27 @@ def _call_of_anyone(model: nn.Module, inputs: Any, targets: Any) -> tuple[Any, b
     if len(needed) == 1:
         return model(*given, **keywords, **{needed[0].name: targets}), True
     return model(*given, **keywords), False
+
+
+@contextmanager
+def _named_dictionary(inputs: Any, parameters: Sequence[inspect.Parameter]) -> Iterator[None]:
+    """Say in an error of a model that it was given a dictionary as one argument.
+
+    Raises:
+        SynthError: the model failed, and the only key is the name of a parameter.
+    """
+    try:
+        yield
+    except SynthError:
+        raise
+    except Exception as error:  # of the user's code, of any class
+        keys = [p.name for p in parameters if isinstance(inputs, Mapping) and p.name in inputs]
+        if len(inputs) != 1 or not keys:
+            raise
+        raise SynthError(
+            f"the model was given the dictionary of {keys[0]} as its first argument, and failed: "
+            f"{type(error).__name__}: {error}; give a lone input as it is, without a dictionary"
+        ) from error
 
 
 def _are_keywords(inputs: Mapping[Any, Any], parameters: Sequence[inspect.Parameter]) -> bool:
@@ -147,5 +200,6 @@ def _loss(model: nn.Module, output: Any, has_targets: bool, targets: Any) -> Ten
 def _no_loss(model: nn.Module, returned: str) -> SynthError:
     return SynthError(
         f"{type(model).__name__} returns {returned}, and it is unknown what its loss is: let its "
-        f"forward take the targets as its last argument, and return the loss, a scalar"
+        f"forward, or that of a module around it, take the targets as its last argument, and "
+        f"return the loss, a scalar"
     )

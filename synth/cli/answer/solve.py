@@ -225,14 +225,18 @@ def _faster_on_placement(request: Request, result: Result) -> list[str]:
     """Mention the best one that the search may not take, as it recomputes or offloads."""
     value_us, found_us = request.problem.objective.value_us, result.value_us
     assert found_us is not None
+    is_other = request.allowed.runtime != Runtime.SYNTH
+    can_rebuild = is_other or OpKind.R in request.problem.further_ops
     faster = [
-        r for r in result.baselines if r.fits and not r.keeps_saved and value_us(r) < found_us
+        r
+        for r in result.baselines
+        if r.fits and not r.keeps_saved and (can_rebuild or r.offloads) and value_us(r) < found_us
     ]
     if not faster:
         return []
     best = min(faster, key=value_us)
     ways = [] if request.recompute is None else ["try --recompute auto"]
-    if OpKind.R not in request.problem.further_ops:
+    if is_other:
         runtime, has_menu = request.allowed.runtime, request.allowed.layer_menu is not None
         layers = "auto" if has_menu else f"{LAYERS}all"
         is_tried = has_menu and request.recompute is None

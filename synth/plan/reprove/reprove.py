@@ -24,6 +24,7 @@ from dataclasses import replace
 from synth.costs.partition_costs import partition_costs
 from synth.costs.recomputed_layers import recomputing
 from synth.objective import BoundScope
+from synth.op_kinds import OpKind
 from synth.option_names import named
 from synth.plan.offload.bound_of_answer import has_guests
 from synth.plan.offload.lower_bound import offload_bound_us
@@ -270,6 +271,8 @@ class _Reproving:
         allowed = allowed_for(self.plan.arguments.get("for"))
         menu = allowed.layer_menu
         problem = replace(self.problem, costs=costs, profile=self.profile, layer_menu=menu)
+        if not all(layer.can_be_recomputed for layer in self.profile.layer_profiles.values()):
+            problem = replace(problem, further_ops=problem.further_ops - {OpKind.R})
         every_us = self.objective.value_us(bounds_of_every_choice(problem))
         if every_us < self.claimed_us <= any_us and not self.plan.recomputed_layers:
             # Plans from older versions, without a choice of layers, claim as much.

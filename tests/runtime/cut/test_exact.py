@@ -12,9 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+import synth
 from synth.errors import SynthError
+from synth.families import generate
+from synth.runtime.execution.transport.in_process.ranks import run_ranks
 from synth.runtime.models.cut import cut_model
 from synth.runtime.models.cut.check import chained
+from synth.runtime.profiling.profile_model import profile_layers
+from synth.schedule.files.plan_file import Plan
 
 X = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
 Y = X.flip(0)
@@ -161,6 +166,26 @@ def aux_of(block: Any) -> Any:
     return block.aux
 
 
+def hooked(model: Model, x: Tensor, y: Tensor) -> Tensor:
+    y.register_hook(lambda gradient: gradient.clamp(-1e-3, 1e-3))
+    return y
+
+
+def with_other_parameters(model: Model, x: Tensor, y: Tensor) -> Any:
+    halved = {name: p * 0.5 for name, p in model.blocks[0].named_parameters()}
+    return torch.func.functional_call(model.blocks[0], halved, (y,))
+
+
+class Auxiliary(Model):
+    """Adds what each block has left in an attribute; equal blocks are recorded by one run."""
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        loss: Tensor = super().forward(x, target) + sum(map(aux_of, self.blocks))
+        return loss
+
+
+LENGTHS = torch.tensor([5, 2])
+
 REFUSED: dict[str, tuple[Callable[[Model, Tensor, Tensor], Any], str]] = {
     "a size from data": (lambda m, x, y: y / (x > 0).nonzero().shape[0], "reads numbers"),
     "a slice from data": (sliced, "reads numbers"),
@@ -175,7 +200,7 @@ REFUSED: dict[str, tuple[Callable[[Model, Tensor, Tensor], Any], str]] = {
         lambda m, x, y: y + aux_of(m.blocks[0]),
         "cannot be followed",
     ),
-    "a data class": (lambda m, x, y: Held(y), "a Held .* that holds tensors"),
+    "a data class": (lambda m, x, y: Held(y), r"a Held .* or register .*register_dataclass\(Held"),
     "a constant that changes": (changed, "is changed in place afterwards"),
     "a part that is written": (written, "cannot be followed"),
     "a count of calls": (counted, "do not compute what the whole model does"),
@@ -186,6 +211,10 @@ REFUSED: dict[str, tuple[Callable[[Model, Tensor, Tensor], Any], str]] = {
         lambda m, x, y: y * m.count.copy_(torch.ones(4)),
         "changes a parameter, a buffer or a constant in place",
     ),
+    "a gradient": (lambda m, x, y: torch.autograd.grad(y.sum(), x)[0], "computes gradients"),
+    "other parameters": (with_other_parameters, "with other parameters than its own"),
+    "vmap": (lambda m, x, y: torch.vmap(m.blocks[0])(y), "a transform of torch.func, such as vmap"),
+    "a hook": (hooked, r"hooks a gradient by register_hook \(at .*test_exact"),
     "no number": (lambda m, x, y: y * float("nan"), "the loss of the whole model is nan"),
 }
 EQUAL: dict[str, Callable[[Model, Tensor, Tensor], Any]] = {
@@ -218,11 +247,54 @@ def test_blocks_may_be_compiled(is_wrapped: bool) -> None:
     assert [piece.name for piece in pieces][:2] == ["blocks.0", "blocks.1"]
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`")
+def test_blocks_may_be_scripted() -> None:
+    scripted = [torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.Tanh())) for _ in range(2)]
+    pieces = cut_model(nn.Sequential(nn.Linear(4, 4), *scripted), X, torch.tensor([1, 2]))
+    assert len(pieces) == 4
+    profile = profile_layers(pieces, X, torch.tensor([1, 2]), warmup=0, iterations=1)
+    plan = Plan.of(profile, [1, 3], generate("1f1b", 2, 2))
+
+    def loss(group: Any) -> Any:
+        pipeline = synth.Pipeline(plan, pieces, group=group, timeout_s=60)
+        return pipeline.step(pipeline.split(X.repeat(2, 1), targets=torch.tensor([1, 2, 1, 2])))
+
+    expected = chained(pieces, X, torch.tensor([1, 2]))
+    assert run_ranks(2, loss)[1] == pytest.approx(expected.item())
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_replayed_exactly_is_refused(name: str) -> None:
     between, message = REFUSED[name]
     with pytest.raises(SynthError, match=message):
         cut_model(Model(between), X, Y)
+
+
+def test_attributes_of_equal_blocks_are_refused() -> None:
+    with pytest.raises(SynthError, match="cannot be followed, such as a module's attribute"):
+        cut_model(Auxiliary(lambda m, x, y: y), X, Y)
+
+
+class Embeds(nn.Module):
+    """Embeds sorted numbers, and refuses others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(8, 4, sparse=True)
+
+    def forward(self, lengths: Tensor) -> Tensor:
+        if lengths.tolist() != sorted(lengths.tolist(), reverse=True):
+            raise ValueError("the lengths are not sorted")
+        found: Tensor = self.table(lengths)
+        return found
+
+
+def test_a_model_that_refuses_other_inputs_is_compared_with_the_given_ones() -> None:
+    pieces = cut_model(nn.Sequential(Embeds(), Block(), Block()), LENGTHS, torch.tensor([1, 2]))
+    assert len(pieces) == 4
+    model = nn.Sequential(Embeds(), Block(), Block())
+    with pytest.raises(ValueError, match="the lengths are not sorted"):
+        cut_model(model, LENGTHS.flip(0), torch.tensor([1, 2]))
 
 
 @pytest.mark.parametrize("name", EQUAL)
@@ -247,6 +319,13 @@ def test_a_dropout_outside_of_modules_keeps_its_mode() -> None:
         piece.eval()
     with pytest.raises(SynthError, match="was recorded in another mode"):
         chained(pieces, X, Y)
+
+
+def test_a_dictionary_of_one_input_is_refused() -> None:
+    with pytest.raises(
+        SynthError, match=r"dictionary of x as its first .* give a lone input as it"
+    ):
+        cut_model(Model(lambda m, x, y: y), {"x": X}, Y)
 
 
 class WithAuxiliary(Model):

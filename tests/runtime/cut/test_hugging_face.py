@@ -229,6 +229,32 @@ def test_what_is_missing_is_said(
         checked(tmp_path, kind, sizes)
 
 
+def test_a_model_that_leaves_out_layers_at_random_is_refused() -> None:
+    from transformers import OPTConfig, OPTForCausalLM
+
+    sizes: dict[str, Any] = {
+        "hidden_size": 16,
+        "word_embed_proj_dim": 16,
+        "ffn_dim": 16,
+        "num_hidden_layers": 2,
+    }
+    config = OPTConfig(**sizes, num_attention_heads=2, vocab_size=32, layerdrop=0.1)
+    ids = torch.ones(1, 4, dtype=torch.long)
+    with pytest.raises(SynthError, match=r"at random \(layerdrop is 0.1\), .* --arg layerdrop=0"):
+        cut_model(OPTForCausalLM(config).train(), ids, ids)
+    assert len(cut_model(OPTForCausalLM(config).eval(), ids, ids)) > 2
+
+
+def test_a_model_without_logits_is_refused() -> None:
+    from transformers import BertConfig, BertModel
+
+    sizes: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}
+    model = BertModel(BertConfig(**sizes, num_attention_heads=2, vocab_size=32))
+    ids = torch.ones(1, 4, dtype=torch.long)
+    with pytest.raises(SynthError, match=r"without logits, .* or that of a module around it, take"):
+        cut_model(model, ids, ids)
+
+
 def test_arguments_change_the_config(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": "llama", **SIZES}))

@@ -273,3 +273,29 @@ def test_an_optimizer_is_written_as_it_is_read(text: str) -> None:
 def test_an_unknown_optimizer_is_refused_with_what_can_be_written(text: str) -> None:
     with pytest.raises(SynthError, match="write adamw or sgd:MOMENTUM"):
         OptimizerSpec.parse(text)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_complex_parameters_are_updated_as_torch_does(name: str) -> None:
+    torch.manual_seed(0)
+    module = nn.Linear(5, 3, dtype=torch.complex64)
+    own = [p.detach().clone().requires_grad_() for p in module.parameters()]
+    steps = build_steps({0: module}, SPECS[name], settings(0), device=CPU, clip_norm=None)
+    momentum = SPECS[name].momentum
+    by_torch: torch.optim.Optimizer = (
+        torch.optim.AdamW(own, 1e-2, betas=(0.8, 0.95), weight_decay=0.1)
+        if name == "adamw"
+        else torch.optim.SGD(own, 1e-2, momentum=momentum, weight_decay=0.1)
+    )
+    for step in range(STEPS):
+        steps.begin()
+        for index, (parameter, twin) in enumerate(zip(module.parameters(), own, strict=True)):
+            twin.grad = torch.complex(
+                *(gradient(step, 2 * index + k, parameter.real) for k in (0, 1))
+            )
+            parameter.grad = twin.grad.clone()
+        steps.synchronize()
+        steps.step(0)
+        by_torch.step()
+    for parameter, twin in zip(module.parameters(), own, strict=True):
+        torch.testing.assert_close(parameter, twin)

@@ -71,6 +71,16 @@ class GivesParts(Stage):
         return y[:, : WIDTH // 2], y[:, WIDTH // 2 :]
 
 
+class GivesLengths(Stage):
+    """The next stage refuses lengths of zero, by which shapes are found first."""
+
+    def forward(self, x: Tensor, other: Tensor | None = None) -> Any:
+        lengths = torch.full((3,), 2) if other is None else other
+        if not lengths.all():
+            raise ValueError("a length is 0")
+        return torch.tanh(self.linear(x)) * lengths[:, None], lengths
+
+
 class GivesOtherTrees(Stage):
     def forward(self, x: Any, other: Tensor | None = None) -> Any:
         x = x if isinstance(x, Tensor) else x["x"] + 2 * x.get("skip", 0)
@@ -83,7 +93,7 @@ def loss_of(output: Any, target: Tensor) -> Tensor:
     if isinstance(output, dict):
         return nn.functional.mse_loss(output["x"] + output.get("skip", 0), target)
     x, other = output
-    return nn.functional.mse_loss(x, target[:, : x.shape[1]]) + other.pow(2).mean()
+    return nn.functional.mse_loss(x, target[:, : x.shape[1]]) + other.float().pow(2).mean()
 
 
 def build(kind: type[Stage], count: int) -> list[nn.Module]:
@@ -137,7 +147,7 @@ def by_torch(count: int, kind: type[Stage]) -> Found:
 SEEN = [
     (family, kind)
     for family in ("1f1b", "zb-v", "interleaved:2,recompute")
-    for kind in (GivesBuffer, GivesPartOfBuffer, GivesParameter)
+    for kind in (GivesBuffer, GivesPartOfBuffer, GivesParameter, GivesLengths)
 ]
 
 

@@ -100,6 +100,75 @@ def detached_attributes_of_another() -> list[nn.Module]:
     return [table, block, OwnHead(table.weight, lambda: torch.as_tensor(block.aux).detach())]
 
 
+class Logs(Plain):
+    """A layer that leaves the mean of its output as a number, which a later one multiplies by."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale, y = ASIDE.get("scale", 1.0), super().forward(x)
+        ASIDE["scale"] = 1 + float(y.detach().square().mean())
+        return y * scale
+
+
+def numbers_of_another() -> list[nn.Module]:
+    table = nn.Embedding(WORDS, WIDTH)
+    return [table, Logs(), Logs(), OwnHead(table.weight)]
+
+
+class Reads(Plain):
+    """Adds what a function returns, without a gradient."""
+
+    def __init__(self, read: Callable[[], Tensor]) -> None:
+        super().__init__()
+        self._read = read
+
+    def forward(self, x: Tensor) -> Tensor:
+        # Too little to be seen in a loss, and a copy in part.
+        y = super().forward(x)
+        y[:, 0] += 1e-9 * self._read().detach().mean()
+        return y
+
+
+def detached_weight_of_another() -> list[nn.Module]:
+    table, block = nn.Embedding(WORDS, WIDTH), Plain()
+    return [table, block, Reads(lambda: block.linear.weight.t()), OwnHead(table.weight)]
+
+
+def buffer_of_another(*, persistent: bool = True) -> list[nn.Module]:
+    table, block = nn.Embedding(WORDS, WIDTH), Plain()
+    block.register_buffer("gains", torch.ones(WIDTH), persistent=persistent)
+    return [table, block, Reads(lambda: block.gains), OwnHead(table.weight)]  # type: ignore[arg-type, return-value]
+
+
+class Shares(Plain):
+    """Leaves its result in an attribute."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.last = super().forward(x)
+        return self.last + 0
+
+
+def result_of_another() -> list[nn.Module]:
+    table, block = nn.Embedding(WORDS, WIDTH), Shares()
+    return [table, block, Reads(lambda: block.last), OwnHead(table.weight)]
+
+
+class Caches(Plain):
+    """Makes a table for all layers, if none has, and counts and scratches in tensors of all."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if "table" not in ASIDE:
+            ASIDE["table"] = torch.arange(WIDTH).to(x).cos()
+            ASIDE["count"], ASIDE["scratch"] = torch.zeros(2), torch.zeros_like(x)
+        ASIDE["count"] += x.detach().mean()
+        ASIDE["scratch"].copy_(x.detach())
+        return super().forward(x * ASIDE["table"]) + ASIDE["scratch"] * 2
+
+
+def tables_of_all() -> list[nn.Module]:
+    table = nn.Embedding(WORDS, WIDTH)
+    return [table, Caches(), Caches(), OwnHead(table.weight)]
+
+
 def globals_of_all() -> list[nn.Module]:
     table = Masks(WORDS, WIDTH)
     return [table, Masked(), OwnHead(table.weight)]
@@ -121,16 +190,31 @@ def measured(layers: list[nn.Module]) -> list[str]:
     return list(profile.layer_profiles)
 
 
-OTHERS = "one micro-batch after the other .* a layer reads what another one keeps in a global"
+@pytest.fixture(autouse=True)
+def nothing_aside() -> None:
+    ASIDE.clear()
 
 
 @pytest.mark.parametrize(
     ("layers", "reason"),
     [
-        (hidden_weight, r"layer Head.2 is trained through weight of layer Embedding.0, which is"),
-        (attributes_of_another, r"layer OwnHead.2 is trained through linear.weight of layer Blo"),
-        (detached_attributes_of_another, OTHERS),
-        (globals_of_all, OTHERS),
+        (hidden_weight, "layer Head.2 computes with weight of layer Embedding.0, which is not am"),
+        (attributes_of_another, r"layer OwnHead.2 computes with a tensor of shape \[\] of layer B"),
+        (
+            detached_attributes_of_another,
+            r"OwnHead.2 computes with a tensor of shape \[\] of layer",
+        ),
+        (globals_of_all, r"Masked.1 computes with a tensor of shape \[2, 6\] of layer Masks.0"),
+        (
+            detached_weight_of_another,
+            "layer Reads.2 computes with linear.weight of layer Plain.1, w",
+        ),
+        (buffer_of_another, "layer Reads.2 computes with gains of layer Plain.1, which is not am"),
+        (
+            result_of_another,
+            r"Reads.2 computes with a tensor of shape \[2, 6, 8\] of layer Shares.1",
+        ),
+        (numbers_of_another, "one micro-batch after the other .* a layer reads what another one k"),
         (shared_statistics, r"layers Calls.1 and Calls.2 share the buffer block.norm.running_mean"),
     ],
 )
@@ -140,6 +224,12 @@ def test_layers_that_share_what_ranks_do_not_are_refused(
     torch.manual_seed(0)
     with pytest.raises(SynthError, match=reason):
         measured(layers())
+
+
+@pytest.mark.parametrize("layers", [tables_of_all, lambda: buffer_of_another(persistent=False)])
+def test_layers_may_share_what_each_rank_makes_anew(layers: Callable[[], list[nn.Module]]) -> None:
+    torch.manual_seed(0)
+    assert len(measured(layers())) >= 3
 
 
 def test_shared_parameters_and_own_state_are_measured_and_stay() -> None:
@@ -178,14 +268,38 @@ class FloatLoss(nn.Module):
         return (x.float() - targets.float()).square().mean()
 
 
-def test_layers_whose_kernels_differ_without_gradients_are_measured() -> None:
-    """In evaluation mode PyTorch's encoder has a fused kernel, which rounds otherwise."""
+@pytest.mark.parametrize(("dtype", "autocast"), [("bfloat16", None), ("float32", "bfloat16")])
+def test_encoders_in_evaluation_mode_are_measured(dtype: str, autocast: str | None) -> None:
+    """Without a graph PyTorch has a fused kernel, which rounds otherwise or fails."""
     torch.manual_seed(0)
-    encoders = [nn.TransformerEncoderLayer(64, 4, 128, batch_first=True) for _ in range(3)]
-    layers = [layer.bfloat16().eval() for layer in encoders]
-    x = torch.randn(8, 16, 64).bfloat16()
-    profile = profile_layers([*layers, FloatLoss()], x, x, warmup=0, iterations=1)
-    assert len(profile.layers) == 4
+    flops = []
+    for is_training in (True, False):
+        parts = [nn.TransformerEncoderLayer(64, 4, 128, 0.0, batch_first=True) for _ in range(3)]
+        layers = [layer.to(getattr(torch, dtype)).train(is_training) for layer in parts]
+        x = torch.randn(8, 16, 64).to(getattr(torch, dtype))
+        profile = profile_layers(
+            [*layers, FloatLoss()], x, x, warmup=0, iterations=1, autocast=autocast
+        )
+        assert len(profile.layers) == 4
+        flops.append(profile.layer_profile(0).forward_flops)
+    assert flops[0] == flops[1]
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+class Overwrites(Plain):
+    """Changes what its backward needs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.add_(self.linear(x))
+
+
+def test_a_layer_whose_backward_fails_is_named() -> None:
+    torch.manual_seed(0)
+    table = nn.Embedding(WORDS, WIDTH)
+    with pytest.raises(
+        SynthError, match=r"layer Overwrites.2 cannot be measured: RuntimeError: one"
+    ):
+        measured([table, Plain(), Overwrites(), OwnHead(table.weight)])
 
 
 def test_layers_without_sizes_are_refused() -> None:
