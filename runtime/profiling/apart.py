@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from synth.errors import SynthError
@@ -21,44 +21,60 @@ from synth.errors import SynthError
 from ..execution.base.boundary import can_have_gradient
 from ..input_function import MicroBatch
 from ..models.layered_stage import LayerCall
-from ..state.module_state import unchanged
+from ..models.other_inputs import redrawn, turned
+from ..state.module_state import StatePicture, unchanged
 from ..state.positions import NUMPY_RANDOM, PYTHON_RANDOM
 from .hidden_reads import HiddenReads
 from .sample import copied, positional
 
+_SEED = 1
 _TOLERANCE = 1e-5
+_WAY_OUT = (
+    "keeps in a global, an attribute or a shared module, which it has not on another rank: pass "
+    "that on as an output, or put the layers into one"
+)
 
 
 def check_apart(
-    calls: Sequence[LayerCall], names: Sequence[str], batch: MicroBatch, other: MicroBatch
+    calls: Sequence[LayerCall],
+    names: Sequence[str],
+    batch: MicroBatch,
+    start: StatePicture,
 ) -> None:
-    """Compare two micro-batches one after the other with two layer by layer, as ranks run them.
+    """Follow tensors from layer to layer, and compare the layers with each on a rank of its own.
 
-    The layers stay as they were. They are on the CPU, and so are the batches.
+    The layers are left in the state `start`. They are on the CPU, and so are the batches.
 
     Args:
         calls: the layers in order.
         names: of the layers.
-        batch: a micro-batch.
-        other: another one of its form; if the layers cannot take it, the same one is run twice.
+        batch: a micro-batch; another one of its form is run after it, if the layers can take one.
+        start: the state of the layers before any forward, as each rank begins.
 
     Raises:
         SynthError: a layer computes with parameters, buffers or results of another one that it was
-            not given, the losses differ, or forwards change a buffer that several layers have.
+            not given; with each layer alone the losses differ, or one fails; or forwards change a
+            buffer that several layers have.
     """
     modules = [call.module for call in calls]
-    batches = [batch, other if _can_take(calls, other) else batch]
+    others = (
+        MicroBatch(*pytree.tree_map_only(Tensor, change, tuple(batch)))
+        for change in (redrawn(_SEED), turned)
+    )
+    batches = [batch, next((other for other in others if _can_take(calls, other)), batch)]
+    layers = _LayerByLayer(calls, names)
+    with unchanged(*modules), _own_random_numbers(), torch.enable_grad():
+        layers.follow(batches)
+    start.put_back()
     with unchanged(*modules), _own_random_numbers(), torch.enable_grad():
         whole = [_chained(calls, number, given) for number, given in enumerate(batches)]
-    with unchanged(*modules), _own_random_numbers(), torch.enable_grad():
-        apart = _LayerByLayer(calls, names).losses(batches)
+    with _own_random_numbers(), torch.enable_grad():
+        apart = layers.losses(batches)
     for expected, found in zip(whole, apart, strict=True):
         if isfinite(expected) and not abs(found - expected) <= _TOLERANCE * abs(expected):
             raise SynthError(
-                f"the layers compute another loss layer by layer ({found:.6g}) than one "
-                f"micro-batch after the other ({expected:.6g}): a layer reads what another one "
-                f"keeps in a global, an attribute or a shared module, which it has not on another "
-                f"rank: pass that on as an output, or put the layers into one"
+                f"the layers compute another loss each by itself ({found:.6g}) than one after the "
+                f"other ({expected:.6g}): a layer reads what another one {_WAY_OUT}"
             )
 
 
@@ -123,22 +139,27 @@ class _LayerByLayer:
 
     def __init__(self, calls: Sequence[LayerCall], names: Sequence[str]) -> None:
         self._calls, self._names = calls, names
-        self._reads = HiddenReads([call.module for call in calls], names)
 
-    def losses(self, batches: Sequence[MicroBatch]) -> list[float]:
-        """Return the losses of micro-batches.
+    def follow(self, batches: Sequence[MicroBatch]) -> None:
+        """Run them where layers find what others have left.
+
+        Tables for all layers are there, made by earlier forwards.
 
         Raises:
             SynthError: see `check_apart`.
         """
+        reads = HiddenReads([call.module for call in self._calls], self._names)
         xs = [inputs for inputs, _ in batches]
-        targets = [each for _, each in batches]
         seen: dict[int, str] = {}
         for index, call in enumerate(self._calls):
             buffers = dict(call.module.named_buffers())
             held = {name: b.clone() for name, b in buffers.items()}
-            for number, x in enumerate(xs):
-                xs[number] = self._run(index, number, x, targets[number])
+            for number, (_, targets) in enumerate(batches):
+                arguments = _arguments(self._calls, index, xs[number], targets)
+                with reads.of(index, arguments):
+                    output = _called(self._calls, index, number, arguments)
+                reads.check(output, call.module)
+                xs[number] = _detached(output)
             for name, buffer in buffers.items():
                 if id(buffer) in seen and not torch.equal(buffer, held[name]):
                     raise SynthError(
@@ -147,15 +168,48 @@ class _LayerByLayer:
                         f"give each layer its own module, or put them into one layer"
                     )
                 seen.setdefault(id(buffer), self._names[index])
+
+    def losses(self, batches: Sequence[MicroBatch]) -> list[float]:
+        """Return the losses where no layer finds what others have left.
+
+        The trained parameters of others are twice what they are, as on ranks they are trained.
+
+        Raises:
+            SynthError: see `check_apart`.
+        """
+        xs = [inputs for inputs, _ in batches]
+        with _multiplied([call.module for call in self._calls], 2.0):
+            for index, call in enumerate(self._calls):
+                with _multiplied([call.module], 0.5), unchanged(call.module):
+                    for number, (_, targets) in enumerate(batches):
+                        xs[number] = self._alone(index, number, xs[number], targets)
         return [float(loss) for loss in xs]
 
-    def _run(self, index: int, number: int, x: Any, targets: Any) -> Any:
-        """Run F of one layer, and return its output."""
-        arguments = _arguments(self._calls, index, x, targets)
-        with self._reads.of(index, arguments):
-            output = _called(self._calls, index, number, arguments)
-        self._reads.check(output, self._calls[index].module)
-        return _detached(output)
+    def _alone(self, index: int, number: int, x: Any, targets: Any) -> Any:
+        try:
+            return _detached(_forward(self._calls, index, number, x, targets))
+        except Exception as error:  # of the user's code, of any class
+            raise SynthError(
+                f"layer {self._names[index]} fails where no layer has run before it, as on a rank "
+                f"of its own ({type(error).__name__}: {error}): it reads what another one "
+                f"{_WAY_OUT}"
+            ) from error
+
+
+@contextmanager
+def _multiplied(modules: Sequence[nn.Module], factor: float) -> Iterator[None]:
+    """Multiply trained parameters by a power of two within the block, which rounds nothing."""
+    parameters = dict.fromkeys(p for module in modules for p in module.parameters())
+    trained = [p for p in parameters if p.requires_grad]
+    with torch.no_grad():
+        for parameter in trained:
+            parameter.mul_(factor)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for parameter in trained:
+                parameter.div_(factor)
 
 
 def _entered(x: Tensor) -> Tensor:

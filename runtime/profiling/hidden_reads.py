@@ -84,7 +84,8 @@ class HiddenReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = func.name().removeprefix("aten::").partition(".")[0]
         if name in IN_FORM_OF:
             return result
-        given = tensors_of((args, kwargs))
+        read = {key: value for key, value in kwargs.items() if not _is_overwritten(func, key)}
+        given = tensors_of((args, read))
         if name in _OVERWRITING and _is_whole(given[0]):
             given = given[1:]
         hidden = next(filter(None, map(self._hidden, given)), None)
@@ -132,6 +133,11 @@ class HiddenReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
             f"was not given (by a global, an attribute or a closure), so on another rank it has "
             f"none: pass it on as an output, or put the layers into one"
         )
+
+
+def _is_overwritten(func: Any, name: str) -> bool:
+    """True for an argument that an operator writes to and does not read, such as `out`."""
+    return any(each.is_out for each in func._schema.arguments if each.name == name)
 
 
 def _is_whole(tensor: Tensor) -> bool:

@@ -5,8 +5,7 @@ from functools import partial
 from typing import Any, Unpack
 
 import torch
-from torch import Tensor, nn
-from torch.utils import _pytree as pytree
+from torch import nn
 
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
@@ -22,7 +21,7 @@ from ..execution.gradients.all_reduce import is_sharded
 from ..input_function import InputFunction, MicroBatch
 from ..models.checks import check_has_sizes
 from ..optimize import commit_bytes
-from ..state.module_state import unchanged
+from ..state.module_state import StatePicture, picture_of, unchanged
 from ..world import prepare_device
 from .apart import check_apart
 from .layer_source import LayerSource
@@ -164,6 +163,7 @@ class _ModelProfiler:
         if options.processes is not None:
             _check_untied(source)
             fill = options.processes.filling(fill, device)
+        start = self._start(source)
         check = StepCheck(source, device, options)
         profiles: dict[str, LayerProfile] = {}
         sizes: dict[str, LayerSizes] = {}
@@ -212,7 +212,8 @@ class _ModelProfiler:
                 "of it; let the function of --parallelize name modules as `layer.named_modules()` "
                 "does, or measure with one process per rank"
             )
-        self._check_apart(source, batch, [profiles[entry.profile] for entry in entries])
+        each = [profiles[entry.profile] for entry in entries]
+        self._check_apart(source, batch, each, start)
         if num_elsewhere:
             options.tell(_of_places(num_elsewhere))
         self._advise()
@@ -238,23 +239,24 @@ class _ModelProfiler:
         return complete
 
     def _check_apart(
-        self, source: LayerSource, batch: MicroBatch, profiles: Sequence[LayerProfile]
+        self,
+        source: LayerSource,
+        batch: MicroBatch,
+        profiles: Sequence[LayerProfile],
+        start: StatePicture | None,
     ) -> None:
         """Check that layers share nothing that ranks do not, if they are there and it is short."""
-        parameters = [p for call in source.calls for p in call.module.parameters()]
-        is_there = self._options.processes is None and not any(p.is_meta for p in parameters)
-        if not is_there:
-            return
         seconds = sum(p.time_us[OpKind.F].median_us + p.time_us[OpKind.BW].median_us
                       for p in profiles) / 1e6  # fmt: skip
-        if self._device.type == "cpu" and seconds <= _LONGEST_STEP_S:
-            check_apart(source.calls, source.names, batch, self._other(source, batch))
+        if start is not None and seconds <= _LONGEST_STEP_S:
+            check_apart(source.calls, source.names, batch, start)
 
-    def _other(self, source: LayerSource, batch: MicroBatch) -> MicroBatch:
-        """Return other token ids; of other inputs the same, with the samples in another order."""
-        if self._workload.runnable and self._workload.inputs is None:
-            return random_tokens(source.calls[0].module, self._workload, _SEED + 1)
-        return MicroBatch(*pytree.tree_map_only(Tensor, _turned, tuple(batch)))
+    def _start(self, source: LayerSource) -> StatePicture | None:
+        """Return the state of the layers; None: they are not all here, or are not compared."""
+        modules = [call.module for call in source.calls]
+        is_there = not any(p.is_meta for module in modules for p in module.parameters())
+        is_alone = self._options.processes is None and self._device.type == "cpu"
+        return picture_of(*modules) if is_there and is_alone else None
 
     def _profile_layer(
         self, sample: Sample, pace: ProfilingPace, left: dict[str, int]
@@ -278,10 +280,6 @@ class _ModelProfiler:
             free, total = torch.cuda.mem_get_info(self._device)
             reserved = torch.cuda.memory_reserved(self._device)
             self._options.tell(reserve_advice(total - free, reserved))
-
-
-def _turned(tensor: Tensor) -> Tensor:
-    return tensor.flip(0) if tensor.dim() else tensor
 
 
 def _check_untied(source: LayerSource) -> None:

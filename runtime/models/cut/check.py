@@ -12,9 +12,8 @@ from synth.errors import SynthError
 
 from ...seeds import seeded
 from ...state.module_state import unchanged
+from ..other_inputs import Change, redrawn, turned
 from .piece import Piece
-
-_Change = Callable[[Tensor], Tensor]
 
 _SEED = 0
 _TOLERANCE = 1e-5
@@ -71,16 +70,12 @@ def _first_that_run(
     model: nn.Module, call: Callable[[Any, Any], Tensor], batch: Any
 ) -> tuple[list[Any], "_Results"]:
     """Return two micro-batches, the first ones of their kind that the model takes, and results."""
-    others: list[tuple[_Change, _Change]] = [(_other(1), _other(2)), (_turned, torch.clone)]
+    others: list[tuple[Change, Change]] = [(redrawn(1), redrawn(2)), (turned, torch.clone)]
     for changes in others:
         batches = [pytree.tree_map_only(Tensor, change, batch) for change in changes]
         with suppress(Exception):  # of the user's code, of any class
             return batches, _run(model, call, batches)
     return [batch, batch], _run(model, call, [batch, batch])
-
-
-def _turned(tensor: Tensor) -> Tensor:
-    return tensor.flip(0) if tensor.dim() else tensor.clone()
 
 
 def _kept_buffers(model: nn.Module, pieces: Sequence[Piece]) -> set[str]:
@@ -181,21 +176,3 @@ def _share(expected: Tensor, found: Tensor) -> float:
     apart = float((expected - found).abs().masked_fill(is_same, 0.0).max())
     scale = float(expected.abs().nan_to_num(0.0, posinf=0.0).max())
     return apart / scale if scale else apart
-
-
-def _other(seed: int) -> _Change:
-    """Return a function to other inputs: with the same values, in other counts and places.
-
-    Real numbers are scaled as well.
-    """
-    draw = torch.Generator().manual_seed(seed)
-
-    def other(tensor: Tensor) -> Tensor:
-        if not tensor.numel():
-            return tensor
-        places = torch.randint(tensor.numel(), tensor.shape, generator=draw)
-        values = tensor.detach().flatten()[places.to(tensor.device)]
-        scale = 0.5 + 0.5 * float(torch.rand((), generator=draw))
-        return values * scale if tensor.is_floating_point() else values
-
-    return other

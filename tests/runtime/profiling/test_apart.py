@@ -2,186 +2,42 @@
 
 import random
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 import synth
 from synth.errors import SynthError
 from synth.runtime.profiling.profile_model import profile_layers
-
-WORDS, WIDTH = 16, 8
-ASIDE: dict[str, Any] = {}
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear, self.drop = nn.Linear(WIDTH, WIDTH), nn.Dropout(0.2)
-        self.norm, self.aux = nn.BatchNorm1d(WIDTH), 0.0
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = x + self.drop(torch.tanh(self.norm(self.linear(x).mT).mT))
-        self.aux = y.square().mean()
-        return y
-
-
-class Plain(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = torch.tanh(self.linear(x))
-        return x + y
-
-
-class Calls(nn.Module):
-    """A layer of a module that others have, too."""
-
-    def __init__(self, block: nn.Module) -> None:
-        super().__init__()
-        self.block = block
-
-    def forward(self, x: Tensor) -> Any:
-        return self.block(x)
-
-
-class Head(nn.Module):
-    """Ends in logits of a weight, and adds a loss that it finds elsewhere."""
-
-    def __init__(self, weight: Callable[[], Tensor], aux: Callable[[], Any] = lambda: 0.0) -> None:
-        super().__init__()
-        self.norm, self._weight, self._aux = nn.LayerNorm(WIDTH), weight, aux
-
-    def forward(self, x: Tensor, targets: Tensor) -> Any:
-        logits = F.linear(self.norm(x), self._weight())
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten()) + self._aux()
-
-
-class OwnHead(Head):
-    """Has the weight as a parameter."""
-
-    def __init__(self, weight: Tensor, aux: Callable[[], Any] = lambda: 0.0) -> None:
-        super().__init__(lambda: self.weight, aux)
-        self.weight = weight
-
-
-class Masks(nn.Embedding):
-    """Leaves a mask in a global, which later layers read."""
-
-    def forward(self, ids: Tensor) -> Tensor:
-        ASIDE["mask"] = (ids > WORDS // 2)[..., None]
-        return super().forward(ids)
-
-
-class Masked(Plain):
-    def forward(self, x: Tensor) -> Tensor:
-        masked: Tensor = super().forward(x) * ASIDE.get("mask", 1)
-        return masked
-
-
-def hidden_weight() -> list[nn.Module]:
-    table = nn.Embedding(WORDS, WIDTH)
-    return [table, Plain(), Head(lambda: table.weight)]
-
-
-def attributes_of_another() -> list[nn.Module]:
-    table, block = nn.Embedding(WORDS, WIDTH), Block()
-    return [table, block, OwnHead(table.weight, lambda: block.aux)]
-
-
-def detached_attributes_of_another() -> list[nn.Module]:
-    table, block = nn.Embedding(WORDS, WIDTH), Block()
-    return [table, block, OwnHead(table.weight, lambda: torch.as_tensor(block.aux).detach())]
-
-
-class Logs(Plain):
-    """A layer that leaves the mean of its output as a number, which a later one multiplies by."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        scale, y = ASIDE.get("scale", 1.0), super().forward(x)
-        ASIDE["scale"] = 1 + float(y.detach().square().mean())
-        return y * scale
-
-
-def numbers_of_another() -> list[nn.Module]:
-    table = nn.Embedding(WORDS, WIDTH)
-    return [table, Logs(), Logs(), OwnHead(table.weight)]
-
-
-class Reads(Plain):
-    """Adds what a function returns, without a gradient."""
-
-    def __init__(self, read: Callable[[], Tensor]) -> None:
-        super().__init__()
-        self._read = read
-
-    def forward(self, x: Tensor) -> Tensor:
-        # Too little to be seen in a loss, and a copy in part.
-        y = super().forward(x)
-        y[:, 0] += 1e-9 * self._read().detach().mean()
-        return y
-
-
-def detached_weight_of_another() -> list[nn.Module]:
-    table, block = nn.Embedding(WORDS, WIDTH), Plain()
-    return [table, block, Reads(lambda: block.linear.weight.t()), OwnHead(table.weight)]
-
-
-def buffer_of_another(*, persistent: bool = True) -> list[nn.Module]:
-    table, block = nn.Embedding(WORDS, WIDTH), Plain()
-    block.register_buffer("gains", torch.ones(WIDTH), persistent=persistent)
-    return [table, block, Reads(lambda: block.gains), OwnHead(table.weight)]  # type: ignore[arg-type, return-value]
-
-
-class Shares(Plain):
-    """Leaves its result in an attribute."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.last = super().forward(x)
-        return self.last + 0
-
-
-def result_of_another() -> list[nn.Module]:
-    table, block = nn.Embedding(WORDS, WIDTH), Shares()
-    return [table, block, Reads(lambda: block.last), OwnHead(table.weight)]
-
-
-class Caches(Plain):
-    """Makes a table for all layers, if none has, and counts and scratches in tensors of all."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        if "table" not in ASIDE:
-            ASIDE["table"] = torch.arange(WIDTH).to(x).cos()
-            ASIDE["count"], ASIDE["scratch"] = torch.zeros(2), torch.zeros_like(x)
-        ASIDE["count"] += x.detach().mean()
-        ASIDE["scratch"].copy_(x.detach())
-        return super().forward(x * ASIDE["table"]) + ASIDE["scratch"] * 2
-
-
-def tables_of_all() -> list[nn.Module]:
-    table = nn.Embedding(WORDS, WIDTH)
-    return [table, Caches(), Caches(), OwnHead(table.weight)]
-
-
-def globals_of_all() -> list[nn.Module]:
-    table = Masks(WORDS, WIDTH)
-    return [table, Masked(), OwnHead(table.weight)]
-
-
-def shared_statistics() -> list[nn.Module]:
-    table, block = nn.Embedding(WORDS, WIDTH), Block()
-    return [table, Calls(block), Calls(block), OwnHead(table.weight)]
-
-
-def shared_parameters() -> list[nn.Module]:
-    table, block = nn.Embedding(WORDS, WIDTH), Plain()
-    return [table, Calls(block), Calls(block), Block(), OwnHead(table.weight)]
+from tests.runtime.profiling.layers_that_share import (
+    ASIDE,
+    WIDTH,
+    WORDS,
+    Block,
+    Calls,
+    OwnHead,
+    Plain,
+    angles_of_all,
+    attributes_of_another,
+    buffer_of_another,
+    constants_of_another,
+    constants_of_another_alone,
+    detached_attributes_of_another,
+    detached_weight_of_another,
+    globals_of_all,
+    hidden_weight,
+    means_of_another,
+    memory_of_all,
+    number_of_a_weight_of_another,
+    numbers_of_another,
+    random_table_of_all,
+    result_of_another,
+    shared_parameters,
+    shared_statistics,
+    tables_of_all,
+)
 
 
 def measured(layers: list[nn.Module]) -> list[str]:
@@ -214,7 +70,12 @@ def nothing_aside() -> None:
             result_of_another,
             r"Reads.2 computes with a tensor of shape \[2, 6, 8\] of layer Shares.1",
         ),
-        (numbers_of_another, "one micro-batch after the other .* a layer reads what another one k"),
+        (numbers_of_another, "each by itself .* a layer reads what another one keeps in a global"),
+        (means_of_another, "each by itself .* a layer reads what another one keeps in a global"),
+        (constants_of_another, "each by itself .* a layer reads what another one keeps in a glo"),
+        (constants_of_another_alone, r"layer Scales.2 fails where no .*\(KeyError: 'scale'\)"),
+        (random_table_of_all, "each by itself .* a layer reads what another one keeps in a glob"),
+        (number_of_a_weight_of_another, "each by itself .* a layer reads what another one keeps"),
         (shared_statistics, r"layers Calls.1 and Calls.2 share the buffer block.norm.running_mean"),
     ],
 )
@@ -226,7 +87,16 @@ def test_layers_that_share_what_ranks_do_not_are_refused(
         measured(layers())
 
 
-@pytest.mark.parametrize("layers", [tables_of_all, lambda: buffer_of_another(persistent=False)])
+@pytest.mark.parametrize(
+    "layers",
+    [
+        tables_of_all,
+        memory_of_all,
+        lambda: buffer_of_another(persistent=False),
+        lambda: angles_of_all(is_parameter=False),
+        lambda: angles_of_all(is_parameter=True),
+    ],
+)
 def test_layers_may_share_what_each_rank_makes_anew(layers: Callable[[], list[nn.Module]]) -> None:
     torch.manual_seed(0)
     assert len(measured(layers())) >= 3
