@@ -78,7 +78,8 @@ def policies_of(profile: Profile, index: int) -> tuple[str, ...]:
     """Return the policies under which a layer can be recomputed; none if it is already."""
     if is_recomputed_already(profile, index):
         return ()
-    return (FULL, *profile.layer_profiles[profile.layers[index].profile].variants)
+    layer = profile.layer_profile(index)
+    return (*[FULL] * layer.can_be_recomputed, *layer.variants)
 
 
 def recomputed(layer: LayerProfile, policy: str = FULL, name: str = "a layer") -> LayerProfile:

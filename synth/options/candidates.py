@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from synth.errors import SynthError
 from synth.options.deadline import Deadline
 from synth.options.defaults import FOR_ALL, SolveChoices
-from synth.options.recompute import read_recompute, that_can_rebuild
+from synth.options.recompute import check_stages, read_recompute
 from synth.options.values import AUTO, EVEN, STEADY, Hint, Partition, Target, word
 from synth.plan.choose.candidates import Candidate, placements_to_try
 from synth.plan.offload.offload_space import finer_placements, may_offload
@@ -80,15 +80,10 @@ def read_candidates(
             refusals[name] = str(error)
             continue
         choice = read_recompute(chosen.recompute, where.num_stages)
-        found += [
-            Candidate(
-                name_in_order(name, where, p.placement),
-                that_can_rebuild(p, choice, asked.profile),
-                choice,
-                order,
-            )
-            for p in problems
-        ]
+        for problem in problems:
+            check_stages(problem, choice, asked.profile)
+            ordered = name_in_order(name, where, problem.placement)
+            found.append(Candidate(ordered, problem, choice, order))
     if not found:
         raise SynthError(_why_none(chosen, refusals))
     # Refusals of placements that were not named are not reported.
@@ -106,9 +101,7 @@ def _finer(asked: ProblemArguments, num_ranks: int, deadline: Deadline) -> tuple
             break
         with suppress(SynthError):
             _check_sizes(asked.partition, where)
-            found.append(
-                Candidate(name, that_can_rebuild(asked.on(where, is_late), None, asked.profile))
-            )
+            found.append(Candidate(name, asked.on(where, is_late)))
     return tuple(found)
 
 

@@ -11,7 +11,7 @@ from synth.options.conflicts import (
 )
 from synth.options.deadline import Deadline
 from synth.options.defaults import LINEAR
-from synth.options.recompute import read_recompute, that_can_rebuild
+from synth.options.recompute import check_stages, read_recompute, tell_of_layers_in_place
 from synth.options.values import AUTO, EVEN, Partition, word
 from synth.options.weights import read_weight_passing
 from synth.plan.choose.candidates import Candidate, Partitioning
@@ -57,8 +57,10 @@ def read_curve(given: CurveArguments, profile: Profile) -> LimitedSpace:
     sizes: Partition = EVEN if search_partitions else given.partition
     asked = ProblemArguments(profile, micro_batches, sizes, given.objective)
     problem = asked.on(where, Deadline.of(given.time_limit).for_partitions())
+    tell_of_layers_in_place(given.recompute, profile)
     choice = read_recompute(given.recompute, problem.costs.num_stages)
-    one = Candidate(given.placement, that_can_rebuild(problem, choice, profile), choice)
+    check_stages(problem, choice, profile)
+    one = Candidate(given.placement, problem, choice)
     if search_partitions:
         return Placements((one,), profile, Partitioning.SEARCHED)
     if given.weights == STAY:

@@ -1,16 +1,15 @@
 """Reading `--recompute`: stages, layers with their policies, or a keyword."""
 
 from collections.abc import Collection
-from dataclasses import replace
-from itertools import accumulate
 
 from synth.costs.recomputation import FULL, Recomputation
 from synth.errors import SynthError
-from synth.op_kinds import OpKind
 from synth.options.ranges import MOST_DIGITS, read_ranges
 from synth.options.values import word
+from synth.plan.recompute.layers_in_place import IN_PLACE, layers_in_place, stages_in_place
 from synth.profile import Profile
 from synth.solver.problem import Problem
+from synth.system.messages import talk
 from synth.units import shown
 
 # Prefix of the layers that `--recompute` lists.
@@ -29,7 +28,8 @@ def read_layers(text: str, profile: Profile) -> Recomputation:
     the profile has measured it; semicolons separate several.
 
     Raises:
-        SynthError: something is no layer, a policy is not measured, or a layer is listed twice.
+        SynthError: something is no layer, a policy is not measured, or a layer is listed twice, or
+            changes its input in place.
     """
     found: dict[int, str] = {}
     for part in text.split(";") if lists_layers(text) else ():
@@ -38,7 +38,9 @@ def read_layers(text: str, profile: Profile) -> Recomputation:
         twice = sorted(found.keys() & set(layers))
         if twice:
             raise SynthError(f"§recompute {shown(text)} lists layer {twice[0]} twice; list it once")
-        found |= dict.fromkeys(layers, _read_policy(text, policy, profile))
+        name = _read_policy(text, policy, profile)
+        _check_layers(text, layers if name == FULL else (), profile)
+        found |= dict.fromkeys(layers, name)
     return Recomputation(found)
 
 
@@ -92,28 +94,51 @@ def read_recompute(text: str, num_stages: int) -> tuple[int, ...] | None:
     return tuple(sorted({int(part) for part in parts}))
 
 
-def that_can_rebuild(problem: Problem, choice: Collection[int] | None, profile: Profile) -> Problem:
-    """Return a problem without ops R, if a layer may come first in whose stage none can run.
+def _check_layers(text: str, layers: Collection[int], profile: Profile) -> None:
+    """Refuse layers to be recomputed whole that change their input in place."""
+    names = layers_in_place(profile)
+    others = Recomputation([place for place in layers if place not in names])
+    refused = [place for place in layers if place in names]
+    if refused:
+        first = refused[0]
+        way_out = f", or list {others.written} alone" if others else ""
+        raise SynthError(
+            f"§recompute {shown(text)} lists layer {first}, {names[first]}, which {IN_PLACE}"
+            f"{way_out}"
+        )
+
+
+def tell_of_layers_in_place(choice: str, profile: Profile) -> None:
+    """Say that the search rebuilds no stages, if the profile has layers that work in place.
 
     Args:
-        choice: the stages that recompute; None: the search chooses them.
+        choice: what `--recompute` says.
+    """
+    names = [*layers_in_place(profile).values()]
+    if names and word(choice) == "auto":
+        more = f" and {len(names) - 1} more" * (len(names) > 1)
+        talk(
+            f"stages are not recomputed, as {names[0]}{more} may come first in one and change"
+            f"{'s' * (len(names) == 1)} the input in place; other layers are, within B"
+        )
+
+
+def check_stages(problem: Problem, choice: Collection[int] | None, profile: Profile) -> None:
+    """Check that no stage to be recomputed begins with a layer that changes its input in place.
+
+    Args:
+        problem: its partition says where stages begin.
+        choice: the stages; None: the search chooses them.
+        profile: of the layers.
 
     Raises:
-        SynthError: one of them begins with such a layer.
+        SynthError: one does.
     """
-    names = [
-        "" if profile.layer_profile(index).can_be_recomputed else layer.name
-        for index, layer in enumerate(profile.layers)
-    ]
-    if choice is None:
-        rebuild = frozenset({OpKind.R} if any(names) else ())
-        return replace(problem, further_ops=problem.further_ops - rebuild)
-    begins = [0, *accumulate(problem.partition or ())]
-    for stage in choice if problem.partition else ():
-        if name := names[begins[stage]]:
-            raise SynthError(
-                f"§recompute {stage} rebuilds a stage whose first layer, {name}, changes its input "
-                f"in place, so that nothing can be computed again from it: let the layer change a "
-                f"copy (`x = x.clone()`) and profile again, or give layers, such as layers:all"
-            )
-    return problem
+    refused = stages_in_place(profile, problem.partition or (), choice or ())
+    if refused:
+        others = ",".join(str(stage) for stage in choice or () if stage not in refused)
+        stage, name = next(iter(refused.items()))
+        raise SynthError(
+            f"§recompute would rebuild stage {stage}, whose first layer, {name}, {IN_PLACE}, or "
+            f"give {f'stages {others} alone, or ' if others else ''}auto"
+        )

@@ -20,7 +20,12 @@ from synth.options.deadline import Deadline
 from synth.options.defaults import SolveChoices, choices, chooses_layers
 from synth.options.hint import read_hint
 from synth.options.memory_limit import MemoryLimit, default_limit
-from synth.options.recompute import read_layers, read_recompute, that_can_rebuild
+from synth.options.recompute import (
+    check_stages,
+    read_layers,
+    read_recompute,
+    tell_of_layers_in_place,
+)
 from synth.options.request import Request
 from synth.options.values import AUTO, LEAST, NONE, STEADY, written_partition
 from synth.options.weights import read_sharded_pipelines, read_weight_passing, with_weights
@@ -258,6 +263,7 @@ def _problem(
     given: SolveArguments, chosen: SolveChoices, asked: ProblemArguments, deadline: Deadline
 ) -> tuple[Candidates | None, Problem]:
     """Return the candidates if there is a choice, and the problem to begin with."""
+    tell_of_layers_in_place(chosen.recompute, asked.profile)
     ranks = given.pipeline.ranks
     is_for_one = given.is_for_one or given.hint is not None
     if is_choice(chosen, is_for_one=is_for_one) or not asked.allowed.orders_freely:
@@ -266,7 +272,8 @@ def _problem(
         return candidates, candidates.them[0].problem
     problem = asked.on(placement(chosen.placement, ranks), deadline.for_partitions())
     choice = read_recompute(chosen.recompute, problem.costs.num_stages)
-    return None, that_can_rebuild(problem, choice, asked.profile)
+    check_stages(problem, choice, asked.profile)
+    return None, problem
 
 
 def _options(given: SolveArguments, hint: Schedule | None, deadline: Deadline) -> SolveOptions:

@@ -29,9 +29,11 @@ from synth.plan.planners.planned import Planner, planned
 from synth.plan.published.best_variant import PublishedVariant
 from synth.plan.published.family_searches import FamilySearches
 from synth.plan.published.order_scores import Judge
+from synth.plan.recompute.layers_in_place import IN_PLACE, stages_in_place
 from synth.plan.tuning import BEST_VARIANT, JUDGING
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.model import Placement
+from synth.schedule.recomputed_stages import recomputed
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import verify
 from synth.search.best_so_far import BestSoFar
@@ -213,10 +215,16 @@ class _Comparing:
                 self._add_variant(f"{name}{WITH_R}", found)
 
     def _add_variant(self, name: str, found: PublishedVariant) -> None:
-        rule = found.variant.rule
+        rule, sizes = found.variant.rule, found.variant.sizes
+        rebuilt = recomputed(found.lowered.schedule)
+        if refused := stages_in_place(self.question.profile, sizes, rebuilt):
+            stage, layer = next(iter(refused.items()))
+            reason = f"it rebuilds stage {stage}, whose first layer, {layer}, {IN_PLACE}"
+            self.comparison.refusals.append(Refusal(name, reason))
+            return
         self._add(
             name,
-            found.variant.sizes,
+            sizes,
             (found.lowered, found.timeline),
             recomputed_layers=found.recomputed_layers,
             recomputation="" if rule is None else rule.words,

@@ -249,8 +249,10 @@ class LayerProfile(BriefRecord):
 
     @property
     def can_be_recomputed(self) -> bool:
-        """False if a profile says that nothing is freed by it, as of a layer that changes its
-        input in place."""
+        """False if the profile says that nothing is freed by it.
+
+        It says so of a layer that changes its input in place, which cannot be computed again.
+        """
         return self.recompute_saved_bytes < max(1, self.saved_bytes + self.output_bytes)
 
     @property

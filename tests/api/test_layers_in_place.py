@@ -46,5 +46,46 @@ def test_the_search_rebuilds_no_stage_where_a_layer_works_in_place() -> None:
 def test_a_named_stage_that_begins_with_it_is_refused() -> None:
     options = {**OPTIONS, "mem_limit": None}
     assert recomputed(synth.solve(profile(in_place=True), **options, recompute="0").schedule())
-    with pytest.raises(SynthError, match="recompute 1 rebuilds a stage whose first layer, block"):
+    refused = r"rebuild stage 1, whose first layer, block.0, .*, or give"
+    with pytest.raises(SynthError, match=rf"{refused} auto$"):
         synth.solve(profile(in_place=True), **options, recompute="1")
+    with pytest.raises(SynthError, match=rf"{refused} stages 0 alone, or auto$"):
+        synth.solve(profile(in_place=True), **options, recompute="all")
+
+
+def test_listed_layers_that_work_in_place_are_refused() -> None:
+    options = {**OPTIONS, "mem_limit": None}
+    refused = r"lists layer 1, block.0, which .*profile again"
+    with pytest.raises(SynthError, match=rf"{refused}, or list layers:0 alone$"):
+        synth.solve(profile(in_place=True), **options, recompute="layers:all")
+    with pytest.raises(SynthError, match=rf"{refused}$"):
+        synth.solve(profile(in_place=True), **options, recompute="layers:1-3")
+    plan = synth.solve(profile(in_place=True), **options, recompute="layers:0")
+    assert plan.recomputed_layers == (0,)
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_the_search_says_that_it_rebuilds_no_stages(
+    capsys: pytest.CaptureFixture[str], *, in_place: bool
+) -> None:
+    synth.solve(profile(in_place=in_place), **OPTIONS)
+    said = "stages are not recomputed, as block.0 and 2 more may come first in one and change the"
+    assert (said in capsys.readouterr().err) == in_place
+
+
+def test_published_schedules_that_rebuild_such_a_stage_are_refused() -> None:
+    options: dict[str, Any] = {"ranks": 4, "micro_batches": 6, "time_limit": 5}
+    only = ("1f1b", "1f1b:recompute")
+    for in_place in (True, False):
+        found = synth.compare(profile(in_place=in_place), only=only, placement=None, **options)
+        reasons = [refusal.reason for refusal in found.refusals if refusal.name == only[1]]
+        assert len(reasons) == in_place
+        assert all("it rebuilds stage 1, whose first layer, block.0, cha" in r for r in reasons)
+
+
+def test_searches_of_comparisons_rebuild_no_such_stage() -> None:
+    options = {**OPTIONS, "placement": "linear", "recompute": "auto", "only": "1f1b"}
+    for in_place in (True, False):
+        found = synth.compare(profile(in_place=in_place), **options)
+        rows = [entry for entry in found.entries if entry.name.startswith("solved")]
+        assert any(recomputed(row.schedule) for row in rows) != in_place

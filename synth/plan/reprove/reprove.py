@@ -34,6 +34,7 @@ from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.plan.recompute.choice_proof import CERTIFICATE, ChoiceProof
 from synth.plan.recompute.given_stages import solve_recomputing
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice
+from synth.plan.recompute.layers_in_place import layers_in_place
 from synth.plan.recompute.stages import bounds
 from synth.plan.reprove.claim_search import ClaimSearch
 from synth.plan.reprove.recheck_partitions import PartitionsRecheck, own_certificate
@@ -271,7 +272,7 @@ class _Reproving:
         allowed = allowed_for(self.plan.arguments.get("for"))
         menu = allowed.layer_menu
         problem = replace(self.problem, costs=costs, profile=self.profile, layer_menu=menu)
-        if not all(layer.can_be_recomputed for layer in self.profile.layer_profiles.values()):
+        if layers_in_place(self.profile):
             problem = replace(problem, further_ops=problem.further_ops - {OpKind.R})
         every_us = self.objective.value_us(bounds_of_every_choice(problem))
         if every_us < self.claimed_us <= any_us and not self.plan.recomputed_layers:

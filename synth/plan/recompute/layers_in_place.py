@@ -1,0 +1,38 @@
+"""Stages that cannot be recomputed by R, as their first layer changes its input in place."""
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+
+from synth.profile import Profile
+
+IN_PLACE = (
+    "changes its input in place, so that nothing can be computed again from it: let the layer "
+    "change a copy (`x = x.clone()`) and profile again"
+)
+
+
+def layers_in_place(profile: Profile) -> dict[int, str]:
+    """Return the names of the layers that change their input in place, by their places."""
+    return {
+        place: layer.name
+        for place, layer in enumerate(profile.layers)
+        if not profile.layer_profile(place).can_be_recomputed
+    }
+
+
+def stages_in_place(
+    profile: Profile, sizes: Sequence[int], stages: Iterable[int]
+) -> dict[int, str]:
+    """Return those of some stages that begin with such a layer, with the name of that layer.
+
+    Args:
+        sizes: the number of layers of each stage.
+        stages: to be recomputed; of further ones, as of a divided vocabulary, nothing is known.
+    """
+    names = layers_in_place(profile)
+    begins = [0, *accumulate(sizes)]
+    return {
+        stage: names[begins[stage]]
+        for stage in stages
+        if stage < len(sizes) and begins[stage] in names
+    }
