@@ -80,7 +80,8 @@ def _check_untied(plan: Plan, lowered: Lowered, rank: int) -> None:
             raise SynthError(
                 f"stages {', '.join(map(str, tie.stages))} of the plan share parameters, which "
                 f"ranks {', '.join(map(str, having))} would train apart: give them on each of "
-                f"these, as tied={{'table': head.weight}}; or tied={{}} if they are not shared here"
+                f"these, as tied={{'table': head.weight}}; or tied={{}} if they are frozen, or not "
+                f"shared here"
             )
 
 
