@@ -62,7 +62,7 @@ def expected() -> Tensor:
 
 def test_without_them_it_is_refused() -> None:
     with pytest.raises(
-        SynthError, match="plan share parameters, which ranks 0.* frozen, or not sha"
+        SynthError, match=r"plan share parameters, which ranks 0.* frozen, or not sha"
     ):
         gradients()
 
