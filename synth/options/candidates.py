@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 from synth.errors import SynthError
 from synth.options.deadline import Deadline
 from synth.options.defaults import FOR_ALL, SolveChoices
-from synth.options.recompute import check_stages, read_recompute
+from synth.options.recompute import read_recompute
 from synth.options.values import AUTO, EVEN, STEADY, Hint, Partition, Target, word
 from synth.plan.choose.candidates import Candidate, placements_to_try
 from synth.plan.offload.offload_space import finer_placements, may_offload
 from synth.plan.partition.unequal_ranks import name_in_order
 from synth.plan.problem_arguments import ProblemArguments
 from synth.plan.recompute.choice import why_infeasible
+from synth.plan.recompute.layers_in_place import check_stages
 from synth.plan.runtimes import Allowed
 from synth.schedule.model import Placement
 from synth.schedule.placements import placement

@@ -11,12 +11,13 @@ from synth.options.conflicts import (
 )
 from synth.options.deadline import Deadline
 from synth.options.defaults import LINEAR
-from synth.options.recompute import check_stages, read_recompute, tell_of_layers_in_place
+from synth.options.recompute import read_recompute, tell_of_layers_in_place
 from synth.options.values import AUTO, EVEN, Partition, word
 from synth.options.weights import read_weight_passing
 from synth.plan.choose.candidates import Candidate, Partitioning
 from synth.plan.memory_curve.curve_search import Effort
 from synth.plan.problem_arguments import ProblemArguments
+from synth.plan.recompute.layers_in_place import check_stages
 from synth.plan.search_space import LimitedSpace, OneCandidate, Placements, WeightPlaces
 from synth.profile import Profile
 from synth.schedule.placements import placement as named_placement

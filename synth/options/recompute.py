@@ -6,9 +6,8 @@ from synth.costs.recomputation import FULL, Recomputation
 from synth.errors import SynthError
 from synth.options.ranges import MOST_DIGITS, read_ranges
 from synth.options.values import word
-from synth.plan.recompute.layers_in_place import IN_PLACE, layers_in_place, stages_in_place
+from synth.plan.recompute.layers_in_place import IN_PLACE, layers_in_place
 from synth.profile import Profile
-from synth.solver.problem import Problem
 from synth.system.messages import talk
 from synth.units import shown
 
@@ -120,25 +119,4 @@ def tell_of_layers_in_place(choice: str, profile: Profile) -> None:
         talk(
             f"stages are not recomputed, as {names[0]}{more} may come first in one and change"
             f"{'s' * (len(names) == 1)} the input in place; other layers are, within B"
-        )
-
-
-def check_stages(problem: Problem, choice: Collection[int] | None, profile: Profile) -> None:
-    """Check that no stage to be recomputed begins with a layer that changes its input in place.
-
-    Args:
-        problem: its partition says where stages begin.
-        choice: the stages; None: the search chooses them.
-        profile: of the layers.
-
-    Raises:
-        SynthError: one does.
-    """
-    refused = stages_in_place(profile, problem.partition or (), choice or ())
-    if refused:
-        others = ",".join(str(stage) for stage in choice or () if stage not in refused)
-        stage, name = next(iter(refused.items()))
-        raise SynthError(
-            f"§recompute would rebuild stage {stage}, whose first layer, {name}, {IN_PLACE}, or "
-            f"give {f'stages {others} alone, or ' if others else ''}auto"
         )

@@ -21,7 +21,6 @@ from synth.options.defaults import SolveChoices, choices, chooses_layers
 from synth.options.hint import read_hint
 from synth.options.memory_limit import MemoryLimit, default_limit
 from synth.options.recompute import (
-    check_stages,
     read_layers,
     read_recompute,
     tell_of_layers_in_place,
@@ -36,6 +35,7 @@ from synth.plan.memory_curve.steady_cap import LeastWithoutBubble
 from synth.plan.memory_curve.target import NOT_REPEATABLE, TimeTarget
 from synth.plan.offload.offload_space import WithOffloads, with_offloads_if_asked
 from synth.plan.problem_arguments import ProblemArguments
+from synth.plan.recompute.layers_in_place import check_stages
 from synth.plan.runtimes import Runtime
 from synth.plan.search_space import (
     LimitedSpace,

@@ -11,6 +11,7 @@ from synth.plan.offload.offload_space import finer_placements, may_offload, with
 from synth.plan.partition.unequal_ranks import name_in_order
 from synth.plan.problem_arguments import Partition, ProblemArguments
 from synth.plan.recompute.choice import Choice
+from synth.plan.recompute.layers_in_place import check_stages
 from synth.plan.search_space import (
     OneCandidate,
     Placements,
@@ -55,7 +56,8 @@ class ComparedSpaces:
         """Return what a search chooses from.
 
         Raises:
-            SynthError: these numbers of ranks, layers and micro-batches do not admit it.
+            SynthError: these numbers of ranks, layers and micro-batches do not admit it, or a stage
+                to be recomputed begins with a layer that works in place.
         """
         asked = self._question
         if search.movement is not None:
@@ -70,7 +72,9 @@ class ComparedSpaces:
             return Placements(tuple(self._candidates(search)), asked.profile, partitioning)
         is_free = asked.allowed.orders_freely
         if search.placement is not None and not asked.partition_is_sought and is_free:
-            one = Candidate(search.name, self._problem(search.placement), search.recompute)
+            problem = self._problem(search.placement)
+            check_stages(problem, search.recompute, asked.profile)
+            one = Candidate(search.name, problem, search.recompute)
             alone = OneCandidate(one, asked.profile if asked.partition is None else None)
             return with_offloads_if_asked(alone, asked.allowed)
         candidates = tuple(self._candidates(search))
@@ -137,7 +141,9 @@ class ComparedSpaces:
         asked = self._question
         order = asked.allowed.order_on(where, asked.num_micro_batches)
         for each in asked.orders(where):
-            yield Candidate(name_in_order(name, where, each), self._problem(each), choice, order)
+            problem = self._problem(each)
+            check_stages(problem, choice, asked.profile)
+            yield Candidate(name_in_order(name, where, each), problem, choice, order)
 
     def _problem(self, where: Placement) -> Problem:
         """Return the problem on a placement: in the given partition if it is for as many stages."""

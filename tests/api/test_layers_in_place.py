@@ -89,3 +89,12 @@ def test_searches_of_comparisons_rebuild_no_such_stage() -> None:
         found = synth.compare(profile(in_place=in_place), **options)
         rows = [entry for entry in found.entries if entry.name.startswith("solved")]
         assert any(recomputed(row.schedule) for row in rows) != in_place
+
+
+def test_a_stage_named_for_a_comparison_is_refused() -> None:
+    options = {**OPTIONS, "only": "1f1b", "recompute": "1"}
+    for in_place in (True, False):
+        found = synth.compare(profile(in_place=in_place), **options)
+        refused = [refusal.reason for refusal in found.refusals if "solved" in refusal.name]
+        assert len(refused) == in_place
+        assert all("rebuild stage 1, whose first layer, block.0, changes" in r for r in refused)

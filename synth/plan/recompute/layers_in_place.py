@@ -1,9 +1,11 @@
 """Stages that cannot be recomputed by R, as their first layer changes its input in place."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate
 
+from synth.errors import SynthError
 from synth.profile import Profile
+from synth.solver.problem import Problem
 
 IN_PLACE = (
     "changes its input in place, so that nothing can be computed again from it: let the layer "
@@ -36,3 +38,24 @@ def stages_in_place(
         for stage in stages
         if stage < len(sizes) and begins[stage] in names
     }
+
+
+def check_stages(problem: Problem, choice: Collection[int] | None, profile: Profile) -> None:
+    """Check that no stage to be recomputed begins with a layer that changes its input in place.
+
+    Args:
+        problem: its partition says where stages begin.
+        choice: the stages; None: the search chooses them.
+        profile: of the layers.
+
+    Raises:
+        SynthError: one does.
+    """
+    refused = stages_in_place(profile, problem.partition or (), choice or ())
+    if refused:
+        others = ",".join(str(stage) for stage in choice or () if stage not in refused)
+        stage, name = next(iter(refused.items()))
+        raise SynthError(
+            f"§recompute would rebuild stage {stage}, whose first layer, {name}, {IN_PLACE}, or "
+            f"give {f'stages {others} alone, or ' if others else ''}auto"
+        )
