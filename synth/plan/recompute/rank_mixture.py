@@ -279,7 +279,7 @@ class RankProgram:
                 in_window = np.where(windows_us <= window_us, of_name["warm_us"], 0)
                 needs.append(in_window / max(1, window_us))
             needs.append(of_name["cool_us"] / max(1, self._cooldown_us))
-        scale = of_name["work_us"].sum()
+        scale = max(1.0, of_name["work_us"].sum())
         loads = [sum(sign * of_name[name] for name, sign in row.factors.items()) for row in rows]
         constants = np.array([row.constant_us for row in rows]) / scale
         program = MixtureProgram(constants, np.array(loads) / scale, np.array(needs), first)
