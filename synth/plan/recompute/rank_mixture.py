@@ -199,12 +199,15 @@ class RankProgram:
         if any(copy.replica for copy in instance.copies):
             return
         weights_us = sum(instance[copy].total_us(W) for copy in held)
+        ends_us = []
         for above, way_us in instance.ways_up_us(held[0]):
             copy = instance[above]
             left_us = copy.duration_us[B] + copy.duration_us[W] + instance.step_us(copy.rank)
             if is_period and instance.origins_us is not None:
                 left_us += self.origin_us - instance.origins_us[copy.rank]
-            after_us = way_us + left_us - weights_us
+            ends_us.append(way_us + left_us)
+        if ends_us:
+            after_us = max(ends_us) - weights_us
             yield _Row(head_us + after_us, {"work_us": 1})
             yield _Row(first_b_us + after_us, {"work_us": 1, "warm_us": -1})
 

@@ -202,6 +202,14 @@ def test_a_rank_may_have_no_work_at_all() -> None:
     assert kept(one_micro_batch_of(0)) == Spans(0, 0)
 
 
+def test_the_program_of_a_rank_has_no_more_rows_behind_more_stages() -> None:
+    """A row for each stage above took minutes on 64 ranks of 8 stages."""
+    problem = one_micro_batch_of(1)
+    twelve = replace(problem, placement=placement("linear", 12), caps_bytes=(92,) * 12)
+    programs, _ = MixtureBounds(twelve, stage_choices(twelve))._programs
+    assert [len(program._rows) for program in programs] == [4] + [6] * 11
+
+
 def test_where_ranks_hold_many_stages_the_bound_knows_the_memory_limit() -> None:
     """Four stages on each of eight ranks in 20 GB: without the limit the bound was 1.954 s."""
     profile, sizes, where = load("zb-6.2b-p8-m24"), (1,) * 32, placement("looped:4", 8)
