@@ -341,14 +341,20 @@ class Estimator:
     def _passes_us(self, parts: dict[Role, Parts], least: float) -> dict[OpKind, float]:
         """The times of F, B, W and BW; of F, B and W at least what the host takes to launch them.
 
-        These have about as many kernels each.
+        These have about as many kernels each. Where the host waits for the device in every layer,
+        a part of the shorter of the two times adds to the longer one.
         """
         forward, backward, weight = (self.factors.us(parts[role]) for role in Role)
+        shown = self.software.shown_launches
+
+        def together(kernels: float, launches: float) -> float:
+            return max(kernels, launches) + shown * min(kernels, launches)
+
         return {
-            OpKind.F: max(forward, least),
-            OpKind.B: max(backward, least),
-            OpKind.W: max(weight, least),
-            OpKind.BW: max(backward + weight, 2 * least),
+            OpKind.F: together(forward, least),
+            OpKind.B: together(backward, least),
+            OpKind.W: together(weight, least),
+            OpKind.BW: together(backward + weight, 2 * least),
         }
 
     def _host_us(self, kind: str) -> float:

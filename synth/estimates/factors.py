@@ -16,7 +16,7 @@ PRIOR = (0.20, 0.35, 0.50)
 
 # Of steps of models with experts: the root mean square of the logarithms of estimate over measured
 # time, under the shipped factors, of 63 published runs (`python -m benchmarks.estimates`).
-SCATTER_OF_EXPERTS = 0.29
+SCATTER_OF_EXPERTS = 0.24
 
 # Of F and B of a layer with experts, launched one by one: the mean of the published steps of
 # Qwen3-30B-A3B on H100 (rows 31 and 64 of `published.csv`), which is independent of the bytes

@@ -81,6 +81,9 @@ class Software(Record):
             checkpoints without re-entrance are.
         host_us: that the host takes to launch F and B of a layer with experts, one after another;
             0: CUDA graphs launch them.
+        shown_launches: share of that time, or of the kernels' where these take less, that the other
+            does not hide: a host that waits for the number of tokens of each expert in every layer,
+            as with Megatron-LM's `alltoall` dispatcher, launches nothing ahead.
     """
 
     attention: AttentionKernel = AttentionKernel.FLASH3
@@ -96,6 +99,7 @@ class Software(Record):
     sends_once: bool = False
     hidden_experts: float = Field(default=0.0, ge=0, le=1)
     host_us: float = Field(default=0.0, ge=0, le=1e6)
+    shown_launches: float = Field(default=0.0, ge=0, le=1)
 
     def check_narrow_gather(self, precision: Precision) -> None:
         """Refuse parameters in float8 where there are no such products, or that it cannot keep."""

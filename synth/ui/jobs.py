@@ -251,7 +251,7 @@ class PlanSearch:
             "value_us": claim.value_us,
             "bound_us": claim.lower_bound_us,
             "gap": claim.gap,
-            "bound_holds_for": claim.bound_holds_for.words,
+            "bound_holds_for": plan.bound_scope,
             "found_by": claim.found_by,
             "drawn": DrawnSchedule(plan, plan.check()[1], plan.caps_bytes).data(),
         }

@@ -29,6 +29,23 @@ def test_the_explanation_fits_one_screen(synth: Synth, plan_path: Path) -> None:
         assert words in ended.stdout
 
 
+def test_the_bound_of_a_plan_that_was_not_searched_is_of_its_own_ops(
+    synth: Synth, tmp_path: Path
+) -> None:
+    """1F1B that recomputes is far from the best schedule of its partition, and near its own ops."""
+    path, among = tmp_path / "plan.json", "among schedules with the same ops"
+    plan, better = (
+        library.simulate(name, NAME, ranks=8, micro_batches=64, mem_limit="80GB")
+        for name in ("1f1b:recompute", "zb-h1")
+    )
+    plan.save(path)
+    assert better.claim.makespan_us < plan.claim.lower_bound_us
+    explained = " ".join(synth("explain", path, *QUICK).stdout.split())
+    assert f"of the best {among}; what holds it back is" in explained
+    assert among in synth("show", path).stdout
+    assert "for schedules with the same ops; --prove" in synth("check", path).stdout
+
+
 KEYS = {
     *("sentence", "plan", "objective", "value_us", "lower_bound_us", "gap", "bound_holds_for"),
     *("held_back_by", "critical_path", "idle", "what_ifs", "notes"),

@@ -51,7 +51,7 @@ def test_check_says_what_it_has_verified_and_what_it_takes_on_trust(
         "every field",
         "costs of every stage are those of profile zb-1.5b-p8-m24",
         "taken on trust:\n  bound  the lower bound, ",
-        "of makespan for this partition",
+        "of makespan for schedules with the same ops",
     ):
         assert part in ended.stdout
 

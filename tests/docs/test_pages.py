@@ -22,6 +22,8 @@ LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 LONGEST_S = 600
 LONGEST_LINE = 200
 SEARCH_S = 2
+# A search that ends before it has judged a layout fails, and machines may be busy.
+LAYOUTS_S = 10
 STEPS = 2
 
 # The others run whole by night only, and their quick blocks with all tests.
@@ -190,10 +192,11 @@ def write_files(found: list[Block], folder: Path) -> None:
 
 def shortened(command: str, search_s: int) -> str:
     """Lower time limits and steps: the test is of the commands, not of their figures."""
+    most_s = max(search_s, LAYOUTS_S) if command.startswith("synth plan ") else search_s
 
     def limit(found: re.Match[str]) -> str:
         seconds = int(found[1]) * (60 if found[2] == "m" else 1)
-        return f"--time-limit {min(seconds, search_s)}s"
+        return f"--time-limit {min(seconds, most_s)}s"
 
     def steps(found: re.Match[str]) -> str:
         return f"--steps {min(int(found[1]), STEPS)}"

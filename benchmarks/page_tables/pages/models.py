@@ -48,7 +48,7 @@ def _compare(job: Job) -> str:
 def _solve(job: Job) -> str:
     return (
         f"synth solve {job.profile} --ranks {job.num_ranks} "
-        f"--micro-batches {job.num_micro_batches} --time-limit 120s"
+        f"--micro-batches {job.num_micro_batches} --time-limit 60s"
     )
 
 

@@ -86,14 +86,14 @@ def how_the_bound_stands(
     claim = plan.claim
     bound = f"the lower bound, {claim.lower_bound_us} µs of {claim.judged_by.words}"
     if proof is None:
-        on_trust["bound"] = f"{bound} for {claim.bound_holds_for.words}; --prove proves it again"
+        on_trust["bound"] = f"{bound} for {plan.bound_scope}; --prove proves it again"
         return
     if not proof.is_proven:
         why = "not proven again within the limit"
         if proof.is_refuted:
             why = "the certificate in the plan does not prove it; --all-provers leaves that aside"
         on_trust["bound"] = (
-            f"{bound} for {claim.bound_holds_for.words}: {why}; "
+            f"{bound} for {plan.bound_scope}: {why}; "
             f"{proof.reached_us} µs was reached in {proof.seconds:.1f} s"
         )
         return

@@ -7,6 +7,7 @@ from synth.cli.answer.idle import idle_line
 from synth.cli.answer.output import conditions_json, percent, value_line, wrapped
 from synth.objective import Objective
 from synth.profile.throughput import Throughput, throughput
+from synth.schedule.files.claim import SAME_OPS
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.measured.execution_trace import planned_spans
@@ -24,6 +25,7 @@ def headline(plan: Plan, timeline: Timeline, reason: str) -> str:
     asked, group = claim.judged_by, plan.workload.group
     speed = _throughput(plan, timeline).words
     devices = () if group is None else (f"devices: {group.layout(plan.num_ranks)}",)
+    value = value_line(asked.words, asked.value_us(timeline), claim.lower_bound_us, claim.gap)
     return "\n".join(
         (
             f"{plan.name}: {counted(plan.num_ranks, 'rank')}, "
@@ -31,7 +33,7 @@ def headline(plan: Plan, timeline: Timeline, reason: str) -> str:
             f"{counted(plan.num_micro_batches, 'micro-batch')} of {plan.profile_name} on "
             f"{plan.device}",
             *devices,
-            value_line(asked.words, asked.value_us(timeline), claim.lower_bound_us, claim.gap),
+            f"{value} among {SAME_OPS}" if plan.bounds_same_ops else value,
             f"bubble rate {', '.join(_bubble_rates(asked, timeline))}{speed and f'; {speed}'}",
             *idle_line(timeline, asked),
             f"status: {claim.stopped_by} ({claim.found_by}); all times predicted from the profile",

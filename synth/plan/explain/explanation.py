@@ -11,6 +11,7 @@ from synth.plan.explain.same_order import SameOrder
 from synth.plan.explain.what_if import WhatIf
 from synth.profile import Profile
 from synth.records.record import Record
+from synth.schedule.files.claim import SAME_OPS
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.simulate import Timeline
 from synth.solver.options import SolveOptions
@@ -47,8 +48,10 @@ class Explanation(Record):
     def sentence(self) -> str:
         """The value, its proven distance from the best, and what holds the plan back."""
         proven = "proven optimal" if self.gap == 0 else f"proven within {self.gap:.2%} of the best"
+        among = "among" if self.bound_holds_for == SAME_OPS else "for"
         return (
-            f"{self.objective} {format_us(self.value_us)}, {proven} for {self.bound_holds_for}; "
+            f"{self.objective} {format_us(self.value_us)}, "
+            f"{proven} {among} {self.bound_holds_for}; "
             f"what holds it back is {self.held_back_by}."
         )
 
@@ -72,7 +75,7 @@ def explain_schedule(plan: Plan, timeline: Timeline) -> Explanation:
         value_us=objective.value_us(timeline),
         lower_bound_us=claim.lower_bound_us,
         gap=claim.gap,
-        bound_holds_for=claim.bound_holds_for.words,
+        bound_holds_for=plan.bound_scope,
         held_back_by=what_holds_back(plan, timeline, idle),
         critical_path=critical_path_of(timeline),
         idle=idle,

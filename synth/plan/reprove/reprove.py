@@ -48,7 +48,7 @@ from synth.plan.weight_passing.data_parallel_plan import (
 )
 from synth.profile import Profile
 from synth.schedule.files.certificate import Certificate, ProverName
-from synth.schedule.files.claim import NOT_SEARCHED
+from synth.schedule.files.claim import SAME_OPS
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Schedule
 from synth.schedule.recomputed_stages import recomputed, without_recompute
@@ -114,7 +114,7 @@ class _Reproving:
 
     def run(self) -> Reproof:
         """Prove the claim with the prover of its kind."""
-        if self.plan.claim.stopped_by == NOT_SEARCHED or self.schedule.overlapped:
+        if self.plan.bounds_same_ops:
             return self._of_same_ops()
         if self.schedule.weights is not None or one_pipeline(self.plan) is not None:
             return self._of_weight_passing()
@@ -166,7 +166,7 @@ class _Reproving:
         work_us = self.objective.iterations * self.timeline.least_us
         scope = self.plan.claim.bound_holds_for
         on_trust = None if scope == BoundScope.PARTITION else f"that it holds for {scope.words}"
-        return self._verdict(work_us, "schedules with the same ops", on_trust)
+        return self._verdict(work_us, SAME_OPS, on_trust)
 
     def _of_weight_passing(self) -> Reproof:
         """Prove a bound of schedules with the same kind of weight passing.

@@ -22,6 +22,9 @@ from synth.version import __version__
 # `stopped_by` of a schedule that no search found; its bound is the largest work of a rank.
 NOT_SEARCHED = "not searched"
 
+# The scope of the bound of such a schedule.
+SAME_OPS = "schedules with the same ops"
+
 # `stopped_by` of a plan that a search wrote before it ended.
 STILL_SEARCHING = "nothing yet: the search went on when this was written"
 

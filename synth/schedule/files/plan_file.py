@@ -20,7 +20,7 @@ from synth.profile.model_flops import ModelFlops
 from synth.profile.workload import Workload
 from synth.records.field_types import PlainText, PositiveCount, StrictCount
 from synth.records.record import FileRecord
-from synth.schedule.files.claim import Claim
+from synth.schedule.files.claim import NOT_SEARCHED, SAME_OPS, Claim
 from synth.schedule.files.fingerprint import KEY as FINGERPRINT
 from synth.schedule.files.fingerprint import Fingerprint
 from synth.schedule.files.program_text import check_size, parse_programs, program_lines
@@ -254,6 +254,19 @@ class Plan(Displayed, FileRecord):
     def is_estimated(self) -> bool:
         """True if the times and bytes were computed, and not measured."""
         return self.device.endswith(ESTIMATED)
+
+    @property
+    def bounds_same_ops(self) -> bool:
+        """True if the claimed bound is the most work of a rank in this schedule's own ops.
+
+        That is so of schedules that were not searched, and of those whose F and BW run at once.
+        """
+        return self.claim.stopped_by == NOT_SEARCHED or bool(self.schedule().overlapped)
+
+    @property
+    def bound_scope(self) -> str:
+        """The schedules for which the claimed bound holds, in words."""
+        return SAME_OPS if self.bounds_same_ops else self.claim.bound_holds_for.words
 
     @property
     def recomputation(self) -> Recomputation:

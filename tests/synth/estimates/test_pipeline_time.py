@@ -8,7 +8,7 @@ from synth.costs.partition_costs import partition_costs
 from synth.estimates.device import device_of
 from synth.estimates.estimated_profile import Estimator
 from synth.estimates.factors import software_of
-from synth.estimates.layout import Layout
+from synth.estimates.layout import Layout, Software
 from synth.estimates.model_config import model_of
 from synth.estimates.pipeline_time import pipeline_us
 from synth.estimates.training_step import TrainingStep
@@ -64,17 +64,21 @@ def test_waiting_costs_interleaved_1f1b_at_least_half_of_its_transfers() -> None
 def test_a_layer_with_experts_takes_at_least_its_launches() -> None:
     experts = Layout(seq_len=2048, tensor=4, expert=8, data=8)
 
-    def passes_us(software: str) -> float:
-        estimator = Estimator(
-            model_of("qwen3-235b-a22b"), device_of("h100"), experts, software_of(software)
-        )
+    def passes_us(software: Software) -> float:
+        estimator = Estimator(model_of("qwen3-235b-a22b"), device_of("h100"), experts, software)
         layer = estimator.profile().layer_profiles["moe_block"]
         return layer.time_us[OpKind.F].median_us + layer.time_us[OpKind.BW].median_us
 
-    assert passes_us("megatron-graphs") < passes_us("megatron")
-    assert passes_us("megatron") >= software_of("megatron").host_us
+    alone, launched = software_of("megatron-graphs"), software_of("megatron")
+    kernels_us, longer_us = passes_us(alone), passes_us(launched)
+    assert kernels_us < longer_us
+    assert longer_us >= launched.host_us
+    # A host that waits in each layer: a share of the kernels' time adds to that of the launches.
+    waits_us = passes_us(launched.replace(shown_launches=0.25))
+    assert waits_us == pytest.approx(longer_us + 0.25 * kernels_us, rel=1e-3)
+    assert passes_us(alone.replace(shown_launches=0.25)) == pytest.approx(kernels_us)
     # Rows of Qwen3-30B-A3B on B200, to which the host's time was not fitted: 8.8 and 9.2 ms.
-    assert software_of("megatron").host_us == pytest.approx(9000, rel=0.08)
+    assert launched.host_us == pytest.approx(9000, rel=0.08)
 
 
 def test_keys_that_are_repeated_before_an_exchange_take_longer() -> None:

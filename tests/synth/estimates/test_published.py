@@ -76,6 +76,8 @@ def test_recipes_say_how_experts_tokens_are_exchanged() -> None:
         assert (software.sends_once, software.hidden_experts) == (once, hidden)
     assert run_of_row(45).step.estimator.software.host_us == 0  # CUDA graphs
     assert run_of_row(53).step.estimator.software.host_us > 0
+    shown = [run_of_row(row).step.estimator.software.shown_launches for row in (203, 200)]
+    assert shown[0] > shown[1] == 0  # only `alltoall` waits on the host
 
 
 def test_layers_of_multi_token_prediction_are_those_that_a_run_trains() -> None:
