@@ -20,6 +20,9 @@ from synth.plan.tuning import RECOMPUTE_BOUNDS
 
 _Floats = npt.NDArray[np.float64]
 
+# Needs that add up to their limit may be above it by rounding.
+_ROUNDING = 1e-9
+
 
 class Optimum(NamedTuple):
     """A lower bound of the least value, close to it, and the shares that attain about that."""
@@ -47,7 +50,7 @@ class MixtureProgram(NamedTuple):
         """Return the optimum; None if no shares are allowed."""
         num_rows, num_groups, num_needs = len(self.constants), len(self.first), len(self.needs)
         begin = self._begin()
-        if (self.needs[:, begin].sum(axis=1) > 1).any():
+        if (self.needs[:, begin].sum(axis=1) > 1 + _ROUNDING).any():
             return None
         largest = int(np.argmax(self.constants + self.loads[:, begin].sum(axis=1)))
         table, right = self._equations(), np.ones(num_rows + num_groups + num_needs)

@@ -199,12 +199,15 @@ class RankProgram:
         if any(copy.replica for copy in instance.copies):
             return
         weights_us = sum(instance[copy].total_us(W) for copy in held)
-        for above in instance.chain_above(held[0]):
+        ends_us = []
+        for above, way_us in instance.ways_up_us(held[0]):
             copy = instance[above]
             left_us = copy.duration_us[B] + copy.duration_us[W] + instance.step_us(copy.rank)
             if is_period and instance.origins_us is not None:
                 left_us += self.origin_us - instance.origins_us[copy.rank]
-            after_us = instance.way_up_us(held[0], above) + left_us - weights_us
+            ends_us.append(way_us + left_us)
+        if ends_us:
+            after_us = max(ends_us) - weights_us
             yield _Row(head_us + after_us, {"work_us": 1})
             yield _Row(first_b_us + after_us, {"work_us": 1, "warm_us": -1})
 
@@ -279,7 +282,7 @@ class RankProgram:
                 in_window = np.where(windows_us <= window_us, of_name["warm_us"], 0)
                 needs.append(in_window / max(1, window_us))
             needs.append(of_name["cool_us"] / max(1, self._cooldown_us))
-        scale = of_name["work_us"].sum()
+        scale = max(1.0, of_name["work_us"].sum())
         loads = [sum(sign * of_name[name] for name, sign in row.factors.items()) for row in rows]
         constants = np.array([row.constant_us for row in rows]) / scale
         program = MixtureProgram(constants, np.array(loads) / scale, np.array(needs), first)

@@ -120,10 +120,10 @@ class _RankBounds:
         """
         instance, first = self.instance, self.held[0]
         last_b = max(self.head + self.total[F], self._first_b()) + self.total[B]
-        for above in instance.chain_above(first):
+        for above, way_us in instance.ways_up_us(first):
             copy = instance[above]
             left = copy.duration_us[B] + copy.duration_us[W] + instance.step_us(copy.rank)
-            yield last_b + instance.way_up_us(first, above) + left - self._origin(copy.rank)
+            yield last_b + way_us + left - self._origin(copy.rank)
 
 
 @dataclass(frozen=True)

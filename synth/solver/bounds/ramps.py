@@ -69,11 +69,11 @@ def _ways_up(instance: Instance, copy: int, *, is_period: bool) -> Iterator[int]
     """Yield the times from the start of a B to the ends of the ranks that its gradient reaches."""
     rank, backward_us = instance[copy].rank, instance[copy].duration_us[B]
     yield backward_us + instance[copy].duration_us[W] + instance.step_us(rank)
-    for above in instance.chain_above(copy):
+    for above, way_us in instance.ways_up_us(copy):
         one = instance[above]
         if one.rank == rank or not is_period:
             own_us = one.duration_us[B] + one.duration_us[W] + instance.step_us(one.rank)
-            yield backward_us + instance.way_up_us(copy, above) + own_us
+            yield backward_us + way_us + own_us
 
 
 def _most_work_us(items: Iterable[_Item], room: int) -> int:

@@ -185,13 +185,15 @@ class Instance:
 
     def way_up_us(self, copy: int, above: int) -> int:
         """The least time from the end of B on `stage copy` to the start of B on `above`."""
+        return next(way_us for other, way_us in self.ways_up_us(copy) if other == above)
+
+    def ways_up_us(self, copy: int) -> Iterator[tuple[int, int]]:
+        """Yield the copies before this one, nearest first, each with `way_up_us` to it."""
         way_us = 0
-        for other in self.chain_above(copy):
-            way_us += self.copies[other].up_us
-            if other == above:
-                break
-            way_us += self.copies[other].duration_us[B]
-        return way_us
+        for above in self.chain_above(copy):
+            way_us += self.copies[above].up_us
+            yield above, way_us
+            way_us += self.copies[above].duration_us[B]
 
     def slowest_down_us(self, above: int, copy: int) -> int:
         """Return the slowest transfer of an activation from `above` to `copy`, below it."""

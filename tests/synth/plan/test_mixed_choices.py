@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from ortools.linear_solver import pywraplp
 
+from synth.costs.costs import Costs, uniform_costs
 from synth.costs.partition_costs import partition_costs
 from synth.objective import Spans
 from synth.op_kinds import OpKind
@@ -58,6 +59,15 @@ def least_of(constants: Sequence[float], columns: Columns) -> float:
     found = program(constants, columns).least()
     assert found is not None
     return found.value
+
+
+def test_needs_that_just_keep_their_limit_are_allowed() -> None:
+    """Six parts of 92 add up to the next number above 1."""
+    needs = [bytes_ / 92 for bytes_ in (28, 28, 15, 3, 5, 13)]
+    assert np.sum(needs) > 1
+    assert least_of([0, 0], [[(1, 0, need)] for need in needs]) == pytest.approx(6)
+    above = [[(1, 0, need * 1.001)] for need in needs]
+    assert program([0, 0], above).least() is None
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -161,6 +171,43 @@ def test_the_choice_of_a_stage_leaves_what_its_neighbour_on_the_rank_holds(seed:
         ]
     )
     assert bounds_of_mixtures(problem).makespan_us <= least_us
+
+
+def one_micro_batch_of(each_us: int) -> Problem:
+    """Six stages on each of two ranks, which may keep all 92 bytes; F, B and W are equally long."""
+    each = uniform_costs(
+        12,
+        forward_us=each_us,
+        backward_input_us=each_us,
+        backward_weight_us=each_us,
+    ).stages
+    saved = (28, 28, 15, 3, 5, 13)
+    stages = (one.replace(saved_bytes=saved[s // 2]) for s, one in enumerate(each))
+    return Problem(Costs(stages=tuple(stages)), placement("looped:6", 2), 1, (92, 92))
+
+
+def kept(problem: Problem) -> Spans:
+    """The bound over all mixtures in which no stage recomputes."""
+    mixtures = MixtureBounds(problem, stage_choices(problem))
+    return mixtures.bounds_of(dict.fromkeys(range(12), (0,)))
+
+
+def test_all_forwards_may_just_fill_the_memory_before_the_first_backward() -> None:
+    """12 F's, 12 B's and a W after one another fit, as parts of the limit that add up to 1."""
+    assert kept(one_micro_batch_of(1)).makespan_us <= 25
+
+
+def test_a_rank_may_have_no_work_at_all() -> None:
+    """Stages of less than half a microsecond take none."""
+    assert kept(one_micro_batch_of(0)) == Spans(0, 0)
+
+
+def test_the_program_of_a_rank_has_no_more_rows_behind_more_stages() -> None:
+    """A row for each stage above took minutes on 64 ranks of 8 stages."""
+    problem = one_micro_batch_of(1)
+    twelve = replace(problem, placement=placement("linear", 12), caps_bytes=(92,) * 12)
+    programs, _ = MixtureBounds(twelve, stage_choices(twelve))._programs
+    assert [len(program._rows) for program in programs] == [4] + [6] * 11
 
 
 def test_where_ranks_hold_many_stages_the_bound_knows_the_memory_limit() -> None:
