@@ -203,7 +203,7 @@ def test_a_rank_may_have_no_work_at_all() -> None:
 
 
 def test_the_program_of_a_rank_has_no_more_rows_behind_more_stages() -> None:
-    """A row for each stage above took minutes on 64 ranks of 8 stages."""
+    """Of the rows of the stages above, only the one with the largest constant matters."""
     problem = one_micro_batch_of(1)
     twelve = replace(problem, placement=placement("linear", 12), caps_bytes=(92,) * 12)
     programs, _ = MixtureBounds(twelve, stage_choices(twelve))._programs
