@@ -80,6 +80,7 @@ NUMBERS = {
     "_NEVER",
     "_NOTHING_YET",
     "_NS_PER_US",
+    "_ROUNDING",
     "_ROUNDING_US",
     "_SEEDS",
     "_TINY_US",
