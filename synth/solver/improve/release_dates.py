@@ -57,7 +57,7 @@ def at_release_dates(
         seed: of the changes.
         should_stop: polled before each order.
         share: of the ops that the builder places at most.
-        most_orders: to build; None: as many as that share allows.
+        most_orders: to build, without those that fail; None: as many as that share allows.
     """
     instance = builder.instance
     num_left = int(share * builder.most_dated_ops) // instance.num_ops

@@ -135,8 +135,8 @@ def test_intervals_stop_once_the_last_micro_batch_begins_too_late() -> None:
     at_release_dates(few)
     assert 0 < len(few.asked) < len(many.asked) / 4
     counted = Asked(problem, 100_000)
-    at_release_dates(counted, most_orders=20)
-    assert 0 < len(counted.asked) <= 20
+    assert 0 < len(at_release_dates(counted, most_orders=20)) <= 20
+    assert len(counted.asked) < len(many.asked)
     assert not at_release_dates(Asked(problem, many.instance.num_ops - 1))
     assert not at_release_dates(many, should_stop=lambda: True)
     assert not at_release_dates(Asked(replace(problem, caps_bytes=None), 1_000_000))
