@@ -33,7 +33,8 @@ _JOBS = (
 )
 _RIVALS = (
     "--only 1f1b --only zb-h1 --only interleaved:2 --only interleaved:3 --only interleaved:4 "
-    "--only gis:3,half --only v-half --only zb-v"
+    "--only gis:2,half --only gis:3,half --only gis:4,half --only gis:4,uniform --only v-half "
+    "--only zb-v --only zb-v-limit --only dualpipe-v"
 )
 _SEVERAL_STAGES = "interleaved:"
 
