@@ -36,10 +36,10 @@ def plan() -> Plan:
 
 def gradients(**options: Any) -> list[Tensor | None]:
     """Return those of the shared weight, as each rank has it."""
-    made = plan()
+    made, whole = plan(), layers()  # once: ranks are threads of one random generator
 
     def train(group: Any) -> Tensor | None:
-        own = copy.deepcopy(layers())
+        own = copy.deepcopy(whole)
         tied = {"tied": {"w": own[0].weight, "b": own[0].bias}} if options.get("tied") else options
         modules = made.modules(group.rank, own)
         pipeline = synth.Pipeline(made, modules, group=group, timeout_s=60, **tied)
