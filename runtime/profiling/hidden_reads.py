@@ -25,7 +25,7 @@ _OVERWRITING = frozenset(["copy_", "zero_", "fill_"])
 
 @dataclass
 class _Storage:
-    """What is known of a storage.
+    """The facts that are known of a storage.
 
     Attributes:
         layers: that have it as a parameter or a buffer of checkpoints.

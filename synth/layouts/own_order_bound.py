@@ -270,7 +270,7 @@ class _Ranks:
         return bool(most.sum() < needed - _TINY)
 
     def _value(self, kind: _Kind, mu: _Values, nu: _Values) -> float:
-        """What the layers of another kind take at least of what ranks can hold, in main layers."""
+        """Return the least that layers of another kind take of what ranks hold, in main layers."""
         kinds = (True, False) if self._layers.recomputes else (True,)
         costs = [
             self._us_of(kind, is_kept=kept) * mu + self._bytes_of(kind, is_kept=kept) * nu

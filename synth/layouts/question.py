@@ -110,7 +110,7 @@ class LayoutQuestion:
         return self.global_batch * self.seq_len / (step_us * 1e-6) / self.gpus
 
     def has_order(self, layout: RunLayout) -> bool:
-        """True if the runtime has an order; Megatron-LM interleaves no fewer batches than ranks."""
+        """True if the runtime has an order; Megatron-LM interleaves as many as ranks at least."""
         is_whole = layout.rounds == 1 or layout.micro_batches >= layout.ranks
         return is_whole or self.allowed.orders_freely
 

@@ -94,5 +94,5 @@ class QuickBounds:
 
 
 def _sizes_of_states(groups: Layout) -> Layout:
-    """What the states of layers and their exchanges depend on."""
+    """Return the sizes on which the states of layers and their exchanges depend."""
     return groups.model_copy(update={"micro_batch_size": 1, "recompute": None})

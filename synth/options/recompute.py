@@ -108,7 +108,7 @@ def _check_layers(text: str, layers: Collection[int], profile: Profile) -> None:
 
 
 def tell_of_layers_in_place(choice: str, profile: Profile) -> None:
-    """Say that the search rebuilds no stages, if the profile has layers that work in place.
+    """Say that the search recomputes no stages, if the profile has layers that work in place.
 
     Args:
         choice: what `--recompute` says.

@@ -9,10 +9,9 @@ from synth.costs.partition_costs import stage_speeds
 from synth.costs.recomputation import NOT_RECOMPUTED, Recomputation
 from synth.errors import SynthError
 from synth.objective import Objective
-from synth.op_kinds import OpKind
 from synth.plan.partition.balance import balance, is_proven_best
 from synth.plan.partition.unequal_ranks import rank_orders
-from synth.plan.recompute.layers_in_place import layers_in_place
+from synth.plan.recompute.layers_in_place import ops_allowed_by
 from synth.plan.runtimes import DEFAULT, Allowed
 from synth.plan.weight_passing.data_parallel_plan import costs_of_one, sharing_optimizer
 from synth.profile import Profile
@@ -93,8 +92,6 @@ class ProblemArguments:
         sizes = given or balance(
             one, where, self.caps_bytes, self.num_micro_batches, should_stop=should_stop
         )
-        # One is enough: searches choose partitions, and layers before it may return a view.
-        rebuild = frozenset({OpKind.R} if layers_in_place(self.profile) else ())
         problem = Problem(
             costs_of_one(self.profile, sizes, self.num_pipelines, where),
             where,
@@ -109,7 +106,7 @@ class ProblemArguments:
             recomputed_layers=self.recomputed_layers,
             profile=one if self.chooses_layers else None,
             layer_menu=self.allowed.layer_menu,
-            further_ops=self.allowed.further_ops - rebuild,
+            further_ops=ops_allowed_by(self.profile, self.allowed.further_ops),
         )
         problem.check_ordered()
         return problem

@@ -160,7 +160,7 @@ def _named_dictionary(inputs: Any, parameters: Sequence[inspect.Parameter]) -> I
         raise
     except Exception as error:  # of the user's code, of any class
         keys = [p.name for p in parameters if isinstance(inputs, Mapping) and p.name in inputs]
-        if len(inputs) != 1 or not keys:
+        if not keys or len(inputs) != 1:
             raise
         raise SynthError(
             f"the model was given the dictionary of {keys[0]} as its first argument, and failed: "

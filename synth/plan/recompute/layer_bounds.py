@@ -14,9 +14,7 @@ from synth.plan.recompute.layer_choice import applies, without_layers
 from synth.plan.recompute.layer_menu import menus
 from synth.plan.recompute.menu_search import problems_on_menu
 from synth.plan.recompute.mixed_choices import bounds_of_mixtures
-from synth.plan.recompute.stage_choices import (
-    least_costs,
-)
+from synth.plan.recompute.stage_choices import least_costs
 from synth.plan.recompute.stages import (
     bounds,
     bounds_of_any_choice,

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate
 
 from synth.errors import SynthError
+from synth.op_kinds import OpKind
 from synth.profile import Profile
 from synth.solver.problem import Problem
 
@@ -20,6 +21,14 @@ def layers_in_place(profile: Profile) -> dict[int, str]:
         for place, layer in enumerate(profile.layers)
         if not profile.layer_profile(place).can_be_recomputed
     }
+
+
+def ops_allowed_by(profile: Profile, further_ops: frozenset[OpKind]) -> frozenset[OpKind]:
+    """Return the kinds of op that a search may add: without R if a layer works in place.
+
+    One such layer is enough: searches choose partitions, and layers before it may return a view.
+    """
+    return further_ops - {OpKind.R} if layers_in_place(profile) else further_ops
 
 
 def stages_in_place(

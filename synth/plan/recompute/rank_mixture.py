@@ -112,8 +112,8 @@ def _columns(seen: Sequence[Instance], index: int, ways: Sequence[MixtureWay]) -
             warms.append((times[F] + way.r_us, kept[F] + rebuilt_bytes, way.r_us))
         for place, (warm_us, warm_bytes, done_us) in enumerate(warms):
             left_us = times[B] + times[W] + way.again_us - done_us
-            colds = [(0, 0), (times[W], -kept[W]), (left_us, -kept[B] - kept[W])]
-            for cool_us, cool_bytes in colds:
+            cools = [(0, 0), (times[W], -kept[W]), (left_us, -kept[B] - kept[W])]
+            for cool_us, cool_bytes in cools:
                 yield _Column(
                     way.kept,
                     count * (plain.work_us + way.again_us),
@@ -311,7 +311,7 @@ def _shares_of_choices(
 
 
 class _Split(NamedTuple):
-    """Where a node is divided: a stage copy of the rank, and the mean of its choices."""
+    """The division of a node: a stage copy of the rank, and the mean of its choices."""
 
     group: int
     mean: float

@@ -347,3 +347,19 @@ class WithTwoTargets(Model):
 def test_targets_that_fit_two_parameters_are_refused() -> None:
     with pytest.raises(SynthError, match=r"y and targets .* unknown which are the targets"):
         cut_model(WithTwoTargets(lambda m, x, y: y), X, Y)
+
+
+class Scalars(nn.Module):
+    """A model that fails on a number, which has no length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        raise ValueError("of the model's own")
+
+
+def test_an_error_of_the_model_is_not_hidden_where_its_input_has_no_length() -> None:
+    with pytest.raises(Exception, match="of the model's own"):
+        cut_model(Scalars(), torch.tensor(1.0), Y)
