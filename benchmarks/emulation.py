@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.results_file import Run, markdown_table, parse_without_seeds, report_rows
-from synth.cli.answer.run import trace_of
+from synth.cli.work.run import trace_of
 from synth.costs.costs import Costs, uniform_costs
 from synth.families import generate
 from synth.profile import Profile

@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 from synth.cli.answer.output import Format, FormatOption
-from synth.cli.read.options import Columns, ForceOption, width_option
-from synth.cli.read.pictures import PictureOption, check_pictures
+from synth.cli.read.options import Columns, ForceOption, PictureOption, check_pictures, width_option
 from synth.options.arguments.compare import CompareArguments
 from synth.options.arguments.groups import OUTPUT
 from synth.records.command_option import CommandOption

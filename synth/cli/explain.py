@@ -5,7 +5,51 @@ from typing import Annotated
 
 import typer
 
-from synth.cli.read.explain_request import ExplainRequest
+from synth.cli.answer.output import Format, FormatOption
+from synth.cli.read.options import ForceOption
+from synth.options.arguments.groups import AtOnce, LinkTexts
+from synth.options.values import TimeLimit
+from synth.records.command_option import CommandOption
+from synth.records.overwrite_guard import PAGE, check_replaceable
+from synth.records.record import Record
+from synth.records.safe_write import check_outputs
+
+EXPLAIN_LIMIT_S = 10
+
+
+class ExplainRequest(Record):
+    """The options of `synth explain`."""
+
+    time_limit: Annotated[
+        TimeLimit | None,
+        CommandOption(
+            "Time limit of all that changes would give, such as 10s or 1m.",
+            default=f"{EXPLAIN_LIMIT_S:g}s",
+        ),
+    ] = None
+    workers: Annotated[
+        AtOnce | None, CommandOption("Number of solver threads.", default="all cores")
+    ] = None
+    profile: Annotated[
+        str | None,
+        CommandOption(
+            "Profile of PLAN, as a file or a shipped profile's name, for moved and recomputed "
+            "layers.",
+            default="the shipped profile that PLAN names",
+        ),
+    ] = None
+    link: LinkTexts = None
+    html: Annotated[
+        Path | None,
+        CommandOption("Write the page of `synth show --html` with the explanation here."),
+    ] = None
+    force: ForceOption = False
+    format: FormatOption = Format.TEXT
+
+    def check_files(self, plan: Path) -> None:
+        """Refuse a page that cannot be written, before work is spent on it."""
+        check_outputs(self.html, inputs=[plan])
+        check_replaceable(self.html, PAGE, "--html", self.force)
 
 
 def command(

@@ -4,8 +4,13 @@ from pathlib import Path
 from typing import Annotated
 
 from synth.cli.answer.output import Format, FormatOption
-from synth.cli.read.options import Columns, ForceOption, width_option
-from synth.cli.read.pictures import CurvePictureOption, check_pictures
+from synth.cli.read.options import (
+    Columns,
+    CurvePictureOption,
+    ForceOption,
+    check_pictures,
+    width_option,
+)
 from synth.errors import SynthError
 from synth.options.arguments.curve import CurveArguments
 from synth.options.arguments.groups import OUTPUT

@@ -6,9 +6,8 @@ from typing import Annotated
 import typer
 
 from synth.cli.answer.output import Format, FormatOption
-from synth.cli.read.options import ChartWidthOption, ForceOption
+from synth.cli.read.options import ChartWidthOption, ForceOption, PictureOption, check_pictures
 from synth.cli.read.own_model import TrustOption, file_of
-from synth.cli.read.pictures import PictureOption, check_pictures
 from synth.errors import SynthError
 from synth.records.command_option import After, CommandOption
 from synth.records.overwrite_guard import PAGE, RUN, TRACE, check_replaceable

@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from synth.cli.answer.idle import idle_line
-from synth.cli.answer.output import conditions_json, percent, value_line, wrapped
+from synth.cli.answer.output import conditions_json, idle_line, percent, value_line, wrapped
 from synth.objective import Objective
 from synth.profile.throughput import Throughput, throughput
 from synth.schedule.files.claim import SAME_OPS

@@ -1,10 +1,14 @@
 """Options that several commands share, besides those of `synth.options.arguments`."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
 from synth.records.command_option import CommandOption
+from synth.records.overwrite_guard import PICTURE, check_replaceable
+from synth.report.picture.formats import check_drawable
 
 ForceOption = Annotated[
     bool, CommandOption("Overwrite existing files even if synth did not write them.")
@@ -23,3 +27,27 @@ def width_option(what: str, default: str) -> CommandOption:
 
 
 ChartWidthOption = Annotated[Columns | None, width_option("the chart", "the terminal's, or 100")]
+
+_NAMES = ("--picture", "--svg")
+_FORMATS = "SVG, PNG or PDF by the file's suffix. Can be repeated."
+
+PictureOption = Annotated[
+    list[Path] | None,
+    CommandOption(f"Write the picture here, as {_FORMATS}", names=_NAMES, metavar="FILE"),
+]
+CurvePictureOption = Annotated[
+    list[Path] | None,
+    CommandOption(
+        f"Write the plot here, as {_FORMATS}",
+        names=_NAMES,
+        metavar="FILE",
+        default="-o with the suffix .svg",
+    ),
+]
+
+
+def check_pictures(paths: Sequence[Path], force: bool) -> None:
+    """Refuse pictures that cannot be drawn, or would replace files of others."""
+    for path in paths:
+        check_drawable(path)
+        check_replaceable(path, PICTURE, "--picture", force)

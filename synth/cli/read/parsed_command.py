@@ -1,17 +1,21 @@
 """Commands of the command line, from functions that take values."""
 
+import functools
+import inspect
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from contextlib import ExitStack
+from typing import Annotated, Any
 
 import typer
 import typer.core
 import typer.main
 
-from synth.cli.progress.command import with_progress
+from synth.cli.progress.line import progress_line
 from synth.cli.read.arguments import within_limits
 from synth.cli.read.record_options import with_records
 from synth.errors import SynthError
+from synth.system.messages import silenced
 
 
 class _Command(typer.core.TyperCommand):
@@ -63,3 +67,33 @@ def parsed_command(name: str, function: Callable[..., None], settings: dict[str,
     command = with_progress(name, within_limits(with_records(function)))
     alone.command(name, cls=_Command, context_settings=settings)(command)
     return typer.main.get_command(alone)
+
+
+QuietOption = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", help="Print the answer only, and warnings and errors if any."),
+]
+
+_NAME = "quiet"
+
+
+def with_progress(name: str, command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with a line of progress and the option `--quiet`."""
+
+    @functools.wraps(command)
+    def shown(*, quiet: bool = False, **values: Any) -> None:
+        with ExitStack() as stack:
+            if quiet:
+                stack.enter_context(silenced())
+            stack.enter_context(progress_line(name))
+            command(**values)
+
+    # Typer reads the options from these two.
+    signature = inspect.signature(command)
+    parameter = inspect.Parameter(
+        _NAME, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=QuietOption
+    )
+    parameters = [*signature.parameters.values(), parameter]
+    shown.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    shown.__annotations__ = {**command.__annotations__, _NAME: QuietOption}
+    return shown

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from synth.cli.answer.output import Format, answer, answer_json, talk
-from synth.cli.answer.run import early_ops_text, iterations_us, trace_of
 from synth.cli.emulate import EmulateRequest
 from synth.cli.progress.line import current_line
 from synth.cli.read.plans import load_checked, plan_estimate_lines
 from synth.cli.run import refuse_charts
+from synth.cli.work.run import early_ops_text, iterations_us, trace_of
 from synth.records.overwrite_guard import TRACE, check_replaceable
 from synth.records.safe_write import check_outputs
 from synth.report.explain.run_against_plan import (

@@ -6,8 +6,8 @@ from pathlib import Path
 from synth.cli.answer.charts import ChartSet
 from synth.cli.answer.explain import explanation_text
 from synth.cli.answer.output import Format, answer, answer_json, talk
+from synth.cli.explain import EXPLAIN_LIMIT_S, ExplainRequest
 from synth.cli.progress.interrupt import run_interruptibly
-from synth.cli.read.explain_request import EXPLAIN_LIMIT_S, ExplainRequest
 from synth.cli.read.plans import estimate_on_trust, load_checked, plan_estimate_lines
 from synth.options.plan_profile import costs_of
 from synth.plan.explain.explanation import Explanation, explain

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from synth.cli.answer.output import Format, answer, answer_json, talk, warn_of
-from synth.cli.answer.profile import profile_summary
-from synth.cli.answer.whole_step import whole_step_lines
+from synth.cli.answer.profile import profile_summary, whole_step_lines
 from synth.cli.profile import ProfileRequest
 from synth.cli.progress.line import current_line
 from synth.cli.read.own_model import file_of
