@@ -3,23 +3,24 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from synth.cli.answer.output import Format, FormatOption
 from synth.cli.read.options import ForceOption
+from synth.cli.read.request import CommandRequest
 from synth.options.arguments.groups import AtOnce, LinkTexts
 from synth.options.values import TimeLimit
-from synth.records.command_option import CommandOption
-from synth.records.overwrite_guard import PAGE, check_replaceable
-from synth.records.record import Record
-from synth.records.safe_write import check_outputs
+from synth.records.command_option import CommandArgument, CommandOption
+from synth.records.overwrite_guard import PAGE
 
 EXPLAIN_LIMIT_S = 10
 
 
-class ExplainRequest(Record):
-    """The options of `synth explain`."""
+class ExplainRequest(CommandRequest):
+    """Explain a plan: its critical path, idle time by cause, and what changes would give.
 
+    The plan is verified first. Every figure is simulated or searched for, none is estimated.
+    """
+
+    plan: Annotated[Path, CommandArgument("Plan file.", metavar="PLAN")]
     time_limit: Annotated[
         TimeLimit | None,
         CommandOption(
@@ -42,24 +43,7 @@ class ExplainRequest(Record):
     html: Annotated[
         Path | None,
         CommandOption("Write the page of `synth show --html` with the explanation here."),
+        PAGE,
     ] = None
     force: ForceOption = False
     format: FormatOption = Format.TEXT
-
-    def check_files(self, plan: Path) -> None:
-        """Refuse a page that cannot be written, before work is spent on it."""
-        check_outputs(self.html, inputs=[plan])
-        check_replaceable(self.html, PAGE, "--html", self.force)
-
-
-def command(
-    plan_path: Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file.")],
-    request: ExplainRequest,
-) -> None:
-    """Explain a plan: its critical path, idle time by cause, and what changes would give.
-
-    The plan is verified first. Every figure is simulated or searched for, none is estimated.
-    """
-    from synth.cli.work.explain import work
-
-    work(plan_path, request)

@@ -1,14 +1,12 @@
 """Options that several commands share, besides those of `synth.options.arguments`."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
 from synth.records.command_option import CommandOption
-from synth.records.overwrite_guard import PICTURE, check_replaceable
-from synth.report.picture.formats import check_drawable
+from synth.records.overwrite_guard import PICTURE
 
 ForceOption = Annotated[
     bool, CommandOption("Overwrite existing files even if synth did not write them.")
@@ -16,7 +14,6 @@ ForceOption = Annotated[
 
 # Most columns of a plot: far more than any terminal has.
 MOST_COLUMNS = 10_000
-
 
 Columns = Annotated[int, Field(ge=40, le=MOST_COLUMNS)]
 
@@ -34,6 +31,7 @@ _FORMATS = "SVG, PNG or PDF by the file's suffix. Can be repeated."
 PictureOption = Annotated[
     list[Path] | None,
     CommandOption(f"Write the picture here, as {_FORMATS}", names=_NAMES, metavar="FILE"),
+    PICTURE,
 ]
 CurvePictureOption = Annotated[
     list[Path] | None,
@@ -43,11 +41,5 @@ CurvePictureOption = Annotated[
         metavar="FILE",
         default="-o with the suffix .svg",
     ),
+    PICTURE,
 ]
-
-
-def check_pictures(paths: Sequence[Path], force: bool) -> None:
-    """Refuse pictures that cannot be drawn, or would replace files of others."""
-    for path in paths:
-        check_drawable(path)
-        check_replaceable(path, PICTURE, "--picture", force)

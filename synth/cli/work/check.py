@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -24,14 +23,14 @@ from synth.solver.options import SolveOptions
 from synth.units import format_bytes_both
 
 
-def work(plan_path: Path, request: CheckRequest) -> None:
+def work(request: CheckRequest) -> None:
     """Verify a plan: complete, free of deadlock, within its memory limits, and as claimed."""
     if not request.prove and request.proof != ProofOptions():
         raise SynthError(
             "--time-limit, --workers and --all-provers are for --prove; give it, or leave them out"
         )
-    data = Plan.read_data(plan_path)
-    plan = Plan.model_validate_file(data, str(plan_path))
+    data = Plan.read_data(request.plan)
+    plan = Plan.model_validate_file(data, str(request.plan))
     try:
         lowered, timeline = plan.check()
         verified, on_trust = findings(plan, lowered, timeline), dict[str, str]()
@@ -51,7 +50,7 @@ def work(plan_path: Path, request: CheckRequest) -> None:
         said = {"valid": True, "plan": plan.name, "proven": verified, "on_trust": on_trust}
         answer_json(said | bound_json(plan, proof))
     else:
-        answer(f"{plan_path} is valid; verified here:\n{facts(verified)}")
+        answer(f"{request.plan} is valid; verified here:\n{facts(verified)}")
         if on_trust:
             answer(f"taken on trust:\n{facts(on_trust)}")
     if proof is not None and not proof.is_proven:

@@ -32,7 +32,7 @@ def work(request: CompareRequest) -> None:
     """Compare the published schedules, each on its own placement, with those of the solver."""
     given = request.arguments
     deadline = Deadline.of(given.time_limit)
-    request.check_files()
+    request.check_files(given.pipeline.profile_file)
     asked = read_comparison(given)
     question = asked.question
     talk(

@@ -10,8 +10,6 @@ from synth.cli.progress.line import current_line
 from synth.cli.read.plans import load_checked, plan_estimate_lines
 from synth.cli.run import refuse_charts
 from synth.cli.work.run import early_ops_text, iterations_us, trace_of
-from synth.records.overwrite_guard import TRACE, check_replaceable
-from synth.records.safe_write import check_outputs
 from synth.report.explain.run_against_plan import (
     MeasuredRun,
     compare,
@@ -49,14 +47,13 @@ _LEFT_OUT = (
 )
 
 
-def work(plan: Path, request: EmulateRequest) -> None:
+def work(request: EmulateRequest) -> None:
     """Replay PLAN on emulated devices: one process per rank on this machine, no model needed."""
     from synth.runtime.emulation.emulated_rank import check_replayable
 
-    check_outputs(request.trace, inputs=[plan])
-    check_replaceable(request.trace, TRACE, "--trace", request.force)
+    request.check_files(request.plan)
     refuse_charts(request.emulation.look_ahead, request.trace)
-    checked, lowered, _ = load_checked(plan)
+    checked, lowered, _ = load_checked(request.plan)
     checked.check_executable()
     sizes = request.sizes
     asked = scaled(checked, times=request.times, sizes=1.0 if sizes is None else sizes)

@@ -1,7 +1,6 @@
 """The work of `synth explain`."""
 
 import threading
-from pathlib import Path
 
 from synth.cli.answer.charts import ChartSet
 from synth.cli.answer.explain import explanation_text
@@ -15,10 +14,10 @@ from synth.report.explain.overlay import Overlay
 from synth.solver.options import SolveOptions
 
 
-def work(plan_path: Path, request: ExplainRequest) -> None:
+def work(request: ExplainRequest) -> None:
     """Explain a plan, and compute what changes would give."""
-    request.check_files(plan_path)
-    plan, _, timeline = load_checked(plan_path)
+    request.check_files(request.plan)
+    plan, _, timeline = load_checked(request.plan)
     profile = costs_of(plan, request.profile, request.link, {}, {})
     limit_s = request.time_limit or EXPLAIN_LIMIT_S
     options = SolveOptions(time_limit_s=limit_s, workers=request.workers)

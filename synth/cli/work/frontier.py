@@ -47,7 +47,7 @@ def work(request: FrontierRequest) -> None:
     given = request.arguments
     profile = given.hardware.profile(given.pipeline.profile)
     space = read_curve(given, profile)
-    request.check_files()
+    request.check_files(given.pipeline.profile_file)
     asked = _CurveTask(request, profile, space, read_effort(given))
     with only_writer(request.output, "let that end and run this again, or give another -o"):
         curve, is_cut_short = _trace(asked)

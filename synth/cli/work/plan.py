@@ -40,7 +40,7 @@ def work(request: PlanRequest) -> None:
     """Choose the layout of a run."""
     given = request.arguments
     deadline = Deadline.of(given.time_limit)
-    request.check_files()
+    request.check_files(given.model)
     task = read_layout_task(given)
     asked = task.question
     talk(

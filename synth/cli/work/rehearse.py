@@ -1,7 +1,6 @@
 """The work of `synth rehearse`."""
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from synth.cli.answer.output import Format, answer, talk
@@ -10,8 +9,7 @@ from synth.cli.read.own_model import check_policies, read_inputs, read_model
 from synth.cli.read.plans import check_runnable, load_checked
 from synth.cli.rehearse import RehearseRequest
 from synth.profile.throughput import throughput
-from synth.records.overwrite_guard import RUN, check_replaceable
-from synth.records.safe_write import check_outputs, write_atomically
+from synth.records.safe_write import write_atomically
 from synth.report.explain.rehearsal import (
     RehearsedRank,
     rehearsal_text,
@@ -30,15 +28,14 @@ if TYPE_CHECKING:
     from synth.runtime.rank_result import RankResult
 
 
-def work(plan: Path, request: RehearseRequest) -> None:
+def work(request: RehearseRequest) -> None:
     """Try PLAN, for any number of devices, on one: each rank alone for a few steps."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from synth.runtime.rehearsal import rehearse
     from synth.runtime.world import pick_device
 
-    check_outputs(request.output, inputs=[plan, request.rehearsal.data])
-    check_replaceable(request.output, RUN, "-o", request.force)
-    checked, lowered, _ = load_checked(plan)
+    request.check_files(request.plan, request.rehearsal.data)
+    checked, lowered, _ = load_checked(request.plan)
     check_runnable(checked)
     policies = checked.recompute_policies or ()
     check_policies(policies, request.trust)

@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from synth.runtime.rank_result import RankResult
 
 
-def work(plan: Path, request: RunRequest) -> None:
+def work(request: RunRequest) -> None:
     """Train under PLAN: launch one process per rank, or run as a worker under torchrun."""
-    request.check_files(plan)
-    checked, lowered, _ = load_checked(plan)
+    request.check_files()
+    checked, lowered, _ = load_checked(request.plan)
     check_runnable(checked)
     training = _with_trusted_code(checked, request)
     _check_optimizer(checked, training)
-    results = _train(plan, checked, lowered, training)
+    results = _train(request.plan, checked, lowered, training)
     if results is not None:
         report(checked, lowered, results, request)
 
