@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from synth.cli.answer.baselines import baselines_table
 from synth.cli.answer.least_memory import memory_json, memory_text
 from synth.cli.answer.output import (
     conditions_json,
@@ -23,7 +24,6 @@ from synth.plan.choose.left_out import best_left_out
 from synth.plan.memory_curve.target_proof import TargetProof
 from synth.plan.reason import reason_of
 from synth.plan.runtimes import Runtime
-from synth.report.text.baselines import Contender, baselines_table
 from synth.report.text.partitions import by_partition, listed
 from synth.report.text.plan_table import plan_table
 from synth.report.text.tables import recomputed_places, size_unit, table
@@ -69,7 +69,7 @@ def as_text(
         (
             *estimate_lines(request.profile),
             *([memory_text(result, proof), ""] if isinstance(proof, TargetProof) else []),
-            baselines_table(_contenders(request, result, shown), objective, window_columns()),
+            _table_of(request, result, shown),
             *([f"({missing} more published schedules: --all)"] if missing else []),
             *_own_partitions(request, shown),
             *(["", more] if more else []),
@@ -168,25 +168,14 @@ def worth_showing(rivals: list[Baseline], objective: Objective, found_us: int) -
     return kept + others[: _SHOWN - len(kept)]
 
 
-def _contenders(request: Request, result: Result, rivals: list[Baseline]) -> list[Contender]:
-    """Return published schedules, slowest first, then the one found."""
-    has_cap, objective = request.problem.caps_bytes is not None, request.problem.objective
+def _table_of(request: Request, result: Result, rivals: list[Baseline]) -> str:
+    """Return the table of published schedules, slowest first, and of the one found."""
+    problem, objective = request.problem, request.problem.objective
     assert result.timeline is not None and result.peak_bytes is not None
     ours = Baseline.of("this plan", result.timeline, result.peak_bytes, fits=True)
-    slowest_first = sorted(rivals, key=lambda rival: -objective.value_us(rival))
-    return [
-        Contender(
-            one.name,
-            one.makespan_us,
-            period_us=one.period_us,
-            work_us=one.work_us,
-            mean_work_us=one.mean_work_us,
-            peak_bytes=one.peak_bytes,
-            fits=one.fits if has_cap else None,
-            throughput=request.throughput(one),
-        )
-        for one in (*slowest_first, ours)
-    ]
+    listed = [*sorted(rivals, key=lambda rival: -objective.value_us(rival)), ours]
+    has_cap, speed = problem.caps_bytes is not None, request.throughput
+    return baselines_table(listed, objective, speed, window_columns(), has_cap=has_cap)
 
 
 def _own_partitions(request: Request, rivals: list[Baseline]) -> list[str]:
