@@ -9,7 +9,7 @@ from synth.interop.export_format import ExportFormat
 from synth.interop.exported import exported_texts, losses
 from synth.profile import Profile
 from synth.report.chart.chart import Chart
-from synth.report.picture.png import png_bytes
+from synth.report.picture.formats import png_bytes
 from synth.report.picture.schedule import schedule_picture
 from synth.system.extras import require
 from synth.ui.drawing import DrawnSchedule

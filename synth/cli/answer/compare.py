@@ -10,8 +10,7 @@ from synth.profile.estimate import ESTIMATED
 from synth.profile.throughput import Throughput, throughput
 from synth.report.text.canvas import letter
 from synth.report.text.pareto import Mark, Pareto, plot
-from synth.report.text.partitions import by_partition, listed
-from synth.report.text.tables import fitted_table, places, size_unit, table
+from synth.report.text.tables import by_partition, fitted_table, listed, places, size_unit, table
 from synth.units import counted
 
 # Width in columns that fits any terminal.

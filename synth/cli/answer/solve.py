@@ -24,9 +24,8 @@ from synth.plan.choose.left_out import best_left_out
 from synth.plan.memory_curve.target_proof import TargetProof
 from synth.plan.reason import reason_of
 from synth.plan.runtimes import Runtime
-from synth.report.text.partitions import by_partition, listed
 from synth.report.text.plan_table import plan_table
-from synth.report.text.tables import recomputed_places, size_unit, table
+from synth.report.text.tables import by_partition, listed, recomputed_places, size_unit, table
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.model import Schedule

@@ -8,9 +8,8 @@ from typing import Literal
 
 from synth.op_kinds import VISITS, OpKind
 from synth.records.record import Record
-from synth.report.explain.difference import Difference, explain_difference
+from synth.report.explain.difference import Difference, difference_text, explain_difference
 from synth.report.explain.overlapping import explain_overlapping
-from synth.report.text.difference import difference_text
 from synth.report.text.tables import table
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered, lower

@@ -8,8 +8,7 @@ import numpy as np
 
 from synth.op_kinds import OpKind
 from synth.report.chart.chart import Chart
-from synth.report.chart.palette import COLOURS, MOVED_COLOURS, lightened
-from synth.report.chart.shades import most_stages, stage_places
+from synth.report.chart.palette import COLOURS, MOVED_COLOURS, lightened, most_stages, stage_places
 from synth.report.picture.scale import Scale
 from synth.schedule.ops import ValueKind
 from synth.schedule.rank_memory import SlotLevels, peak_bytes, slot_levels
