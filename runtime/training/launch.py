@@ -109,12 +109,11 @@ def _interrupted(places: Sequence[LastSeen | str], signal_number: signal.Signals
     """
     if signal_number == signal.SIGKILL:
         signal_number = signal.SIGINT
-    stopped = SynthError(
-        f"stopped by {signal.Signals(signal_number).name}: {'; '.join(map(str, places))}"
-    )
     is_term = signal_number == signal.SIGTERM
-    stopped.exit_code = ExitCode.TERMINATED if is_term else ExitCode.INTERRUPTED
-    return stopped
+    return SynthError(
+        f"stopped by {signal.Signals(signal_number).name}: {'; '.join(map(str, places))}",
+        ExitCode.TERMINATED if is_term else ExitCode.INTERRUPTED,
+    )
 
 
 def launch_link_probe(num_ranks: int, device: str) -> Links:

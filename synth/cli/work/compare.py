@@ -7,7 +7,7 @@ from synth.cli.answer.compare import as_json, as_text, drawn
 from synth.cli.answer.compare_page import write_compare_page
 from synth.cli.answer.output import Format, answer, answer_json, percent, talk, window_columns
 from synth.cli.compare import CompareRequest
-from synth.cli.progress.interrupt import Interrupted, is_stop_asked, run_interruptibly
+from synth.cli.progress.interrupt import is_stop_asked, run_interruptibly
 from synth.cli.progress.line import current_line
 from synth.cli.progress.reporter import bound_of
 from synth.cli.read.plans import save_plans
@@ -47,8 +47,9 @@ def work(request: CompareRequest) -> None:
     if request.format == Format.JSON:
         answer_json(as_json(comparison))
     if is_cut_short:
-        raise Interrupted("interrupted before the first schedule; run the same command again")
-    raise NothingToCompare(_reasons(comparison))
+        message = "interrupted before the first schedule; run the same command again"
+        raise SynthError(message, ExitCode.INTERRUPTED)
+    raise SynthError(_reasons(comparison), ExitCode.NOTHING_FOUND)
 
 
 def _compare(
@@ -87,12 +88,6 @@ def _reasons(comparison: Comparison) -> str:
         names.setdefault(refusal.reason, []).append(refusal.name)
     lines = [f"{', '.join(kept_out)}: {reason}" for reason, kept_out in names.items()]
     return "\n  ".join(lines if len(lines) < 2 else ["none of these schedules applies:", *lines])
-
-
-class NothingToCompare(SynthError):
-    """No schedule applies."""
-
-    exit_code = ExitCode.NOTHING_FOUND
 
 
 class _Progress:

@@ -9,10 +9,10 @@ from typing import Any, Self
 from synth.cli.answer.charts import write_choice
 from synth.cli.answer.output import Format, answer, answer_json, percent, talk, window_columns
 from synth.cli.frontier import FrontierRequest
-from synth.cli.progress.interrupt import Interrupted, run_interruptibly
+from synth.cli.progress.interrupt import run_interruptibly
 from synth.cli.progress.line import current_line
 from synth.cli.read.plans import save_plans
-from synth.errors import SynthError
+from synth.errors import ExitCode, SynthError
 from synth.options.curve import read_curve, read_effort
 from synth.plan.memory_curve.curve_file import (
     MemoryCurve,
@@ -52,7 +52,8 @@ def work(request: FrontierRequest) -> None:
     with only_writer(request.output, "let that end and run this again, or give another -o"):
         curve, is_cut_short = _trace(asked)
     if not curve.points:
-        raise Interrupted("interrupted before the first point; run the same command again")
+        message = "interrupted before the first point; run the same command again"
+        raise SynthError(message, ExitCode.INTERRUPTED)
     _answer(asked, curve, is_cut_short)
     if request.html is not None:
         write_frontier_page(request.html, curve, asked.title)

@@ -10,7 +10,7 @@ from typing import Any
 from synth.cli.answer.layout_commands import commands
 from synth.cli.answer.output import Format, answer, answer_json, percent, talk
 from synth.cli.plan import PlanRequest
-from synth.cli.progress.interrupt import Interrupted, OutOfTime, run_interruptibly
+from synth.cli.progress.interrupt import OutOfTime, run_interruptibly
 from synth.cli.progress.line import current_line
 from synth.errors import ExitCode, SynthError
 from synth.layouts.answer import LayoutAnswer, Stability
@@ -28,12 +28,6 @@ _ENOUGH_S = 30
 
 # Least seconds between two messages about layouts that are judged.
 _PAUSE_S = 5.0
-
-
-class NoLayout(SynthError):
-    """No layout fits, or none was found in time."""
-
-    exit_code = ExitCode.NOTHING_FOUND
 
 
 def work(request: PlanRequest) -> None:
@@ -66,8 +60,9 @@ def work(request: PlanRequest) -> None:
     found.is_interrupted = search.stop.is_set() and deadline.elapsed_s < given.time_limit
     if found.best is None:
         if found.is_interrupted:
-            raise Interrupted("interrupted before the first layout; run the same command again")
-        raise NoLayout(_why_none(found, given.time_limit))
+            message = "interrupted before the first layout; run the same command again"
+            raise SynthError(message, ExitCode.INTERRUPTED)
+        raise SynthError(_why_none(found, given.time_limit), ExitCode.NOTHING_FOUND)
     if request.output is not None:
         found.best.plan.save(request.output)
     further = commands(task, found.best, request.output)

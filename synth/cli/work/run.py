@@ -115,11 +115,11 @@ def report(plan: Plan, lowered: Lowered, results: "list[RankResult]", request: R
 def stopped_after(steps: int) -> SynthError:
     """Return the error of a run that SIGTERM ended early, with the exit code of that signal."""
     done = "1 step is done" if steps == 1 else f"{steps} steps are done"
-    stopped = SynthError(
-        f"stopped by SIGTERM: {done} and saved; the same command with --resume continues from there"
+    return SynthError(
+        f"stopped by SIGTERM: {done} and saved; the same command with --resume continues from "
+        f"there",
+        ExitCode.TERMINATED,
     )
-    stopped.exit_code = ExitCode.TERMINATED
-    return stopped
 
 
 def _show(plan: Plan, lowered: Lowered, results: "list[RankResult]", request: RunRequest) -> None:
