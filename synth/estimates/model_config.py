@@ -12,11 +12,11 @@ from pydantic import ValidationError
 from synth.errors import SynthError
 from synth.estimates.config_kinds import KINDS
 from synth.estimates.config_values import ConfigValues, MissingValue
-from synth.estimates.given_file import read_object
 from synth.estimates.model_shape import ModelShape
 from synth.estimates.module_shape import completed, module_shape
 from synth.records.field_types import PlainText
 from synth.records.record import Record, describe
+from synth.records.safe_read import read_object
 
 _DATA = "data"
 

@@ -13,7 +13,8 @@ from pydantic import ValidationError
 
 from synth.errors import SynthError
 from synth.estimates.device import device_of
-from synth.estimates.estimated_profile import DEFAULT_OPTIMIZER, Estimator
+from synth.estimates.estimated_layer import DEFAULT_OPTIMIZER
+from synth.estimates.estimated_profile import Estimator
 from synth.estimates.factors import Factors, software_of
 from synth.estimates.layout import Layout, Precision, Recompute, Sharding, Software
 from synth.estimates.model_config import model_names, model_of
