@@ -14,7 +14,7 @@ from synth.costs.recomputed_layers import recomputing
 from synth.errors import SynthError
 from synth.estimates.outside_pipeline import OutsidePipeline, layers_of_ranks, update_us
 from synth.families import family_layout, family_of, family_placement, generate, overlapping
-from synth.layouts.judged import Bounded, JudgedLayout, LayoutTimes
+from synth.layouts.answer import Bounded, JudgedLayout, LayoutTimes
 from synth.layouts.layout_bounds import LayoutBounds
 from synth.layouts.question import LayoutQuestion, RunLayout
 from synth.layouts.runtime_rules import recomputes_layers

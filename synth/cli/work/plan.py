@@ -13,8 +13,7 @@ from synth.cli.plan import PlanRequest
 from synth.cli.progress.interrupt import OutOfTime, run_interruptibly
 from synth.cli.progress.line import current_line
 from synth.errors import ExitCode, SynthError
-from synth.layouts.answer import LayoutAnswer, Stability
-from synth.layouts.judged import PART_NAMES, JudgedLayout
+from synth.layouts.answer import PART_NAMES, JudgedLayout, LayoutAnswer, Stability
 from synth.layouts.question import LayoutQuestion
 from synth.layouts.runtime_rules import left_out
 from synth.options.deadline import Deadline
