@@ -21,6 +21,7 @@ from typing import NamedTuple
 from synth.errors import SynthError
 from synth.families import gis, interleaved, one_f_one_b
 from synth.families._lib.buffering_choice import patient
+from synth.families._lib.clocks import RankClock, clocks
 from synth.families._lib.family import Family, Programs, Setting
 from synth.families._lib.options import ChoiceOption, rounds
 from synth.op_kinds import MOVES, OpKind
@@ -28,7 +29,6 @@ from synth.schedule.lowering.lower import lower
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.rank_memory import peak_bytes
-from synth.schedule.simulate import simulate
 
 _FULL, _HALF = "full", "half"
 _GROUPS, _UNIFORM = "groups", "uniform"
@@ -60,7 +60,7 @@ def make(setting: Setting) -> Programs:
     base = _base(setting)
     moved = tuple(
         tuple(_offloading(setting, program, clock))
-        for program, clock in zip(base.programs, _clocks(setting, base), strict=True)
+        for program, clock in zip(base.programs, clocks(setting, base), strict=True)
     )
     here, away = (
         zip(listed, peak_bytes(lower(replace(base, programs=listed), setting.costs)), strict=True)
@@ -90,21 +90,6 @@ def _grouped(setting: Setting) -> Setting:
     return replace(setting, options={**setting.options, "group": 0})
 
 
-class _Clock(NamedTuple):
-    """The starts and ends of a rank's ops."""
-
-    starts_us: list[int]
-    ends_us: list[int]
-
-
-def _clocks(setting: Setting, schedule: Schedule) -> list[_Clock]:
-    lowered = lower(schedule, setting.costs)
-    line, first = simulate(lowered), lowered.first_node
-    ends = [first[rank] + len(program) for rank, program in enumerate(schedule.programs)]
-    spans = [slice(*ends) for ends in zip(first, ends, strict=False)]
-    return [_Clock(line.start_us[span], line.end_us[span]) for span in spans]
-
-
 class _Move(NamedTuple):
     """A micro-batch of a stage: the places of its F, its B, and its RELOAD."""
 
@@ -113,7 +98,7 @@ class _Move(NamedTuple):
     reload: int
 
 
-def _offloading(setting: Setting, program: tuple[Op, ...], clock: _Clock) -> list[Op]:
+def _offloading(setting: Setting, program: tuple[Op, ...], clock: RankClock) -> list[Op]:
     """A rank's program with its moves."""
     moves = _in_time(setting, program, clock, _chosen(setting, program))
     leaves = {move.forward for move in moves}
@@ -141,7 +126,7 @@ def _chosen(setting: Setting, program: tuple[Op, ...]) -> list[tuple[int, int]]:
 
 
 def _in_time(
-    setting: Setting, program: tuple[Op, ...], clock: _Clock, chosen: list[tuple[int, int]]
+    setting: Setting, program: tuple[Op, ...], clock: RankClock, chosen: list[tuple[int, int]]
 ) -> list[_Move]:
     """The moves that are out before they must come back, with the places of their RELOADs."""
     host, stages = setting.costs.links.host, setting.costs.stages
@@ -161,7 +146,7 @@ def _in_time(
     return moves
 
 
-def _last_place(clock: _Clock, backward: int, at_us: int) -> int:
+def _last_place(clock: RankClock, backward: int, at_us: int) -> int:
     """The last place, not after the backward, that the rank has reached by a moment."""
     place = backward
     while place > 0 and clock.ends_us[place - 1] > at_us:
