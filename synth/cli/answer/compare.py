@@ -45,9 +45,10 @@ def as_text(comparison: Comparison, width: int) -> str:
     """Return table, plot and refusals for a terminal."""
     pareto = drawn(comparison)
     proofs = _proofs(comparison)
+    rows = fitted_table(*head_and_rows(comparison, pareto), width, _SPARE)
     parts = [
         *estimate_lines(comparison.question.profile)[:1],
-        f"{_table(comparison, pareto, width)}\n\n{_legend(comparison)}",
+        f"{rows}\n\n{_legend(comparison)}",
         *(["\n".join(proofs)] if proofs else []),
     ]
     parts += _variants(comparison)
@@ -78,10 +79,6 @@ def _rule(reason: str) -> str:
     """
     rule = reason.splitlines()[0].split(";")[0]
     return rule if rule.startswith("no schedule fits") else rule.split(": ")[0]
-
-
-def _table(comparison: Comparison, pareto: Pareto, width: int) -> str:
-    return fitted_table(*head_and_rows(comparison, pareto), width, _SPARE)
 
 
 class _Column(NamedTuple):

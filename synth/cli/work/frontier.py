@@ -58,12 +58,8 @@ def work(request: FrontierRequest) -> None:
     if request.html is not None:
         write_frontier_page(request.html, curve, asked.title)
     if request.save is not None:
-        save_plans(_by_file(curve), request.save, request.force)
-
-
-def _by_file(curve: MemoryCurve) -> dict[str, Plan]:
-    """Return the plan of every point by file name, which is its limit in bytes."""
-    return {f"{cap_of(plan)}B.json": plan for plan in curve.points}
+        plans = {f"{cap_of(plan)}B.json": plan for plan in curve.points}
+        save_plans(plans, request.save, request.force)
 
 
 @dataclass(frozen=True)
@@ -209,7 +205,8 @@ _SPEED_HEAD = "{unit}\nper s"
 def as_text(curve: MemoryCurve, title: str, width: int) -> str:
     """Return headline, table and plot for a terminal."""
     picture = plot(drawn(curve, title), width)
-    return "\n\n".join((_headline(curve, title), _table(curve, width), _sentence(curve), picture))
+    rows = fitted_table(*_head_and_rows(curve), width, _SPARE)
+    return "\n\n".join((_headline(curve, title), rows, _sentence(curve), picture))
 
 
 def _headline(curve: MemoryCurve, title: str) -> str:
@@ -240,10 +237,6 @@ def drawn(curve: MemoryCurve, title: str) -> Curve:
     )
     dots = tuple(Dot(f.name, f.value_us, f.peak_bytes) for f in curve.families)
     return Curve(title, curve.judged_by.words, points, dots, curve.never_below_bytes)
-
-
-def _table(curve: MemoryCurve, width: int) -> str:
-    return fitted_table(*_head_and_rows(curve), width, _SPARE)
 
 
 def _head_and_rows(curve: MemoryCurve) -> tuple[list[str], list[tuple[str, ...]]]:

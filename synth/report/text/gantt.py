@@ -234,7 +234,8 @@ def _legend(drawing: Drawing, margin: int, width: int) -> Text:
         look = LOOKS[kind]
         if drawing.is_dense:
             if colour and kind in COLOURS:
-                entries.append(Text("█", COLOURS[kind]) + Text(f" {kind} {_meaning(kind)}"))
+                name = f"{kind} {look.meaning.removeprefix(f'{kind}, ')}"
+                entries.append(Text("█", COLOURS[kind]) + Text(f" {name}"))
             continue
         letters = kind.value if drawing.fits(kind, len(kind) + 1) else look.letter
         meaning = look.meaning.removeprefix(f"{letters}, ")
@@ -252,10 +253,6 @@ def _legend(drawing: Drawing, margin: int, width: int) -> Text:
     elif any(short < drawing.cell_us for short in drawing.short_us.values()):
         entries.append(Text("some ops are shorter than a column; widen to see all"))
     return _wrapped(entries, margin, width)
-
-
-def _meaning(kind: OpKind) -> str:
-    return LOOKS[kind].meaning.removeprefix(f"{kind}, ")
 
 
 def _name_legend(drawing: Drawing) -> list[Text]:
