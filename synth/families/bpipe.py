@@ -16,7 +16,7 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from synth.families import one_f_one_b
-from synth.families._lib.clocks import RankClock, clocks
+from synth.families._lib.clocks import RankTimes, clocks
 from synth.families._lib.family import Family, Programs, Setting
 from synth.op_kinds import OpKind
 from synth.schedule.model import Buffering, Schedule
@@ -86,7 +86,7 @@ class _Guest(NamedTuple):
     op: Op
 
 
-def _guests(evicting: list[Op], clock: RankClock) -> list[_Guest]:
+def _guests(evicting: list[Op], clock: RankTimes) -> list[_Guest]:
     """Place HOST_FOR when the micro-batch was made, RETURN when there is memory for it again."""
     guests, place = [], -1
     for op in evicting:
@@ -99,7 +99,7 @@ def _guests(evicting: list[Op], clock: RankClock) -> list[_Guest]:
     return guests
 
 
-def _accepting(program: Iterable[Op], clock: RankClock, guests: list[_Guest]) -> list[Op]:
+def _accepting(program: Iterable[Op], clock: RankTimes, guests: list[_Guest]) -> list[Op]:
     """Insert HOST_FOR before the op that runs at its time, RETURN before the next op."""
     before: dict[int, list[Op]] = {}
     for at_us, op in guests:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from synth.errors import SynthError
 from synth.families import gis, interleaved, one_f_one_b
 from synth.families._lib.buffering_choice import patient
-from synth.families._lib.clocks import RankClock, clocks
+from synth.families._lib.clocks import RankTimes, clocks
 from synth.families._lib.family import Family, Programs, Setting
 from synth.families._lib.options import ChoiceOption, rounds
 from synth.op_kinds import MOVES, OpKind
@@ -98,7 +98,7 @@ class _Move(NamedTuple):
     reload: int
 
 
-def _offloading(setting: Setting, program: tuple[Op, ...], clock: RankClock) -> list[Op]:
+def _offloading(setting: Setting, program: tuple[Op, ...], clock: RankTimes) -> list[Op]:
     """A rank's program with its moves."""
     moves = _in_time(setting, program, clock, _chosen(setting, program))
     leaves = {move.forward for move in moves}
@@ -126,7 +126,7 @@ def _chosen(setting: Setting, program: tuple[Op, ...]) -> list[tuple[int, int]]:
 
 
 def _in_time(
-    setting: Setting, program: tuple[Op, ...], clock: RankClock, chosen: list[tuple[int, int]]
+    setting: Setting, program: tuple[Op, ...], clock: RankTimes, chosen: list[tuple[int, int]]
 ) -> list[_Move]:
     """The moves that are out before they must come back, with the places of their RELOADs."""
     host, stages = setting.costs.links.host, setting.costs.stages
@@ -146,7 +146,7 @@ def _in_time(
     return moves
 
 
-def _last_place(clock: RankClock, backward: int, at_us: int) -> int:
+def _last_place(clock: RankTimes, backward: int, at_us: int) -> int:
     """The last place, not after the backward, that the rank has reached by a moment."""
     place = backward
     while place > 0 and clock.ends_us[place - 1] > at_us:

@@ -8,14 +8,14 @@ from synth.schedule.model import Schedule
 from synth.schedule.simulate import simulate
 
 
-class RankClock(NamedTuple):
+class RankTimes(NamedTuple):
     """The starts and ends of a rank's ops."""
 
     starts_us: list[int]
     ends_us: list[int]
 
 
-def clocks(setting: Setting, schedule: Schedule) -> list[RankClock]:
+def clocks(setting: Setting, schedule: Schedule) -> list[RankTimes]:
     """Simulate a schedule on the costs of a setting; return the times of each rank."""
     lowered = lower(schedule, setting.costs)
     line, first = simulate(lowered), lowered.first_node
@@ -23,4 +23,4 @@ def clocks(setting: Setting, schedule: Schedule) -> list[RankClock]:
         slice(first[rank], first[rank] + len(program))
         for rank, program in enumerate(schedule.programs)
     ]
-    return [RankClock(line.start_us[span], line.end_us[span]) for span in spans]
+    return [RankTimes(line.start_us[span], line.end_us[span]) for span in spans]
