@@ -16,11 +16,13 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from synth.families import one_f_one_b
-from synth.families._lib.clocks import RankTimes, clocks
 from synth.families._lib.family import Family, Programs, Setting
 from synth.op_kinds import OpKind
+from synth.schedule.lowering.lower import lower
+from synth.schedule.measured.execution_trace import OpSpan, planned_spans
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
+from synth.schedule.simulate import simulate
 
 
 def make(setting: Setting) -> Programs:
@@ -39,7 +41,8 @@ def make(setting: Setting) -> Programs:
         if min(num_ranks - rank, setting.num_micro_batches) > bound
     }
     listed = tuple(map(tuple, base))
-    times = clocks(setting, Schedule(setting.placement, setting.num_micro_batches, listed))
+    made = Schedule(setting.placement, setting.num_micro_batches, listed)
+    times = planned_spans(simulate(lower(made, setting.costs)))
     programs = []
     for rank, program in enumerate(base):
         partner = num_ranks - 1 - rank
@@ -86,27 +89,27 @@ class _Guest(NamedTuple):
     op: Op
 
 
-def _guests(evicting: list[Op], clock: RankTimes) -> list[_Guest]:
+def _guests(evicting: list[Op], spans: Sequence[OpSpan]) -> list[_Guest]:
     """Place HOST_FOR when the micro-batch was made, RETURN when there is memory for it again."""
     guests, place = [], -1
     for op in evicting:
         if op.kind == OpKind.OFFLOAD:
-            guests.append(_Guest(clock.ends_us[place], op._replace(kind=OpKind.HOST_FOR)))
+            guests.append(_Guest(spans[place].end_us, op._replace(kind=OpKind.HOST_FOR)))
         elif op.kind == OpKind.RELOAD:
-            guests.append(_Guest(clock.ends_us[place], op._replace(kind=OpKind.RETURN)))
+            guests.append(_Guest(spans[place].end_us, op._replace(kind=OpKind.RETURN)))
         else:
             place += 1
     return guests
 
 
-def _accepting(program: Iterable[Op], clock: RankTimes, guests: list[_Guest]) -> list[Op]:
+def _accepting(program: Iterable[Op], spans: Sequence[OpSpan], guests: list[_Guest]) -> list[Op]:
     """Insert HOST_FOR before the op that runs at its time, RETURN before the next op."""
     before: dict[int, list[Op]] = {}
     for at_us, op in guests:
         if op.kind == OpKind.HOST_FOR:
-            place = bisect_right(clock.ends_us, at_us)
+            place = bisect_right(spans, at_us, key=lambda span: span.end_us)
         else:
-            place = bisect_left(clock.starts_us, at_us)
+            place = bisect_left(spans, at_us, key=lambda span: span.start_us)
         before.setdefault(place, []).append(op)
     ops: list[Op] = []
     for place, op in enumerate(program):

@@ -15,20 +15,22 @@ activations. With two rounds PO-H holds D / 2 micro-batches of a stage, a quarte
 1F1B, which fill and drain faster.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from synth.errors import SynthError
 from synth.families import gis, interleaved, one_f_one_b
 from synth.families._lib.buffering_choice import patient
-from synth.families._lib.clocks import RankTimes, clocks
 from synth.families._lib.family import Family, Programs, Setting
 from synth.families._lib.options import ChoiceOption, rounds
 from synth.op_kinds import MOVES, OpKind
 from synth.schedule.lowering.lower import lower
+from synth.schedule.measured.execution_trace import OpSpan, planned_spans
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.rank_memory import peak_bytes
+from synth.schedule.simulate import simulate
 
 _FULL, _HALF = "full", "half"
 _GROUPS, _UNIFORM = "groups", "uniform"
@@ -58,9 +60,10 @@ def make(setting: Setting) -> Programs:
             "uniformly; give pipeoffload:1,full"
         )
     base = _base(setting)
+    times = planned_spans(simulate(lower(base, setting.costs)))
     moved = tuple(
-        tuple(_offloading(setting, program, clock))
-        for program, clock in zip(base.programs, clocks(setting, base), strict=True)
+        tuple(_offloading(setting, program, spans[: len(program)]))
+        for program, spans in zip(base.programs, times, strict=True)
     )
     here, away = (
         zip(listed, peak_bytes(lower(replace(base, programs=listed), setting.costs)), strict=True)
@@ -98,9 +101,9 @@ class _Move(NamedTuple):
     reload: int
 
 
-def _offloading(setting: Setting, program: tuple[Op, ...], clock: RankTimes) -> list[Op]:
+def _offloading(setting: Setting, program: tuple[Op, ...], spans: Sequence[OpSpan]) -> list[Op]:
     """A rank's program with its moves."""
-    moves = _in_time(setting, program, clock, _chosen(setting, program))
+    moves = _in_time(setting, program, spans, _chosen(setting, program))
     leaves = {move.forward for move in moves}
     returns: dict[int, list[Op]] = {}
     for move in sorted(moves, key=lambda move: move.backward):
@@ -126,7 +129,10 @@ def _chosen(setting: Setting, program: tuple[Op, ...]) -> list[tuple[int, int]]:
 
 
 def _in_time(
-    setting: Setting, program: tuple[Op, ...], clock: RankTimes, chosen: list[tuple[int, int]]
+    setting: Setting,
+    program: tuple[Op, ...],
+    spans: Sequence[OpSpan],
+    chosen: list[tuple[int, int]],
 ) -> list[_Move]:
     """The moves that are out before they must come back, with the places of their RELOADs."""
     host, stages = setting.costs.links.host, setting.costs.stages
@@ -134,22 +140,22 @@ def _in_time(
     times_us = {s: host.transfer_us(stages[s].saved_bytes) for s in {op.stage for op in program}}
     arrived_us, free_us = {}, 0
     for forward, _ in sorted(chosen):
-        free_us = max(free_us, clock.ends_us[forward]) + times_us[program[forward].stage]
+        free_us = max(free_us, spans[forward].end_us) + times_us[program[forward].stage]
         arrived_us[forward] = free_us
-    moves, next_us = [], clock.ends_us[-1]
+    moves, next_us = [], spans[-1].end_us
     for forward, backward in reversed(chosen):
-        at_us = min(next_us, clock.starts_us[backward]) - times_us[program[backward].stage]
-        reload = _last_place(clock, backward, at_us)
+        at_us = min(next_us, spans[backward].start_us) - times_us[program[backward].stage]
+        reload = _last_place(spans, backward, at_us)
         if reload > forward + 1 and at_us >= arrived_us[forward]:
             moves.append(_Move(forward, backward, reload))
             next_us = at_us
     return moves
 
 
-def _last_place(clock: RankTimes, backward: int, at_us: int) -> int:
+def _last_place(spans: Sequence[OpSpan], backward: int, at_us: int) -> int:
     """The last place, not after the backward, that the rank has reached by a moment."""
     place = backward
-    while place > 0 and clock.ends_us[place - 1] > at_us:
+    while place > 0 and spans[place - 1].end_us > at_us:
         place -= 1
     return place
 
