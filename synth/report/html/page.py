@@ -20,7 +20,7 @@ from synth.report.chart.timed import NOTHING, TimedSchedule
 from synth.report.text.drawing import LOOKS
 from synth.schedule.lowering.effects import VALUE_CODES
 from synth.schedule.ops import ValueKind
-from synth.schedule.rank_memory import peak_bytes, slot_levels, static_bytes
+from synth.schedule.rank_memory import peak_bytes, static_bytes
 from synth.version import __version__
 
 Numbers = npt.NDArray[np.int64]
@@ -177,7 +177,7 @@ def _arrays(timed: TimedSchedule) -> dict[str, Numbers]:
     kind, cell = np.divmod(moved.value, lowered.table.num_cells)
     copy, microbatch = np.divmod(cell, lowered.schedule.num_micro_batches)
     replica, stage = np.divmod(copy, ops.num_stages)
-    levels = slot_levels(lowered)
+    levels = timed.levels
     return {
         "kind": ops.kind,
         "stage": ops.stage,
