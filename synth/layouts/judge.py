@@ -58,7 +58,6 @@ class _Watch:
         self._should_stop, self._until = should_stop, 0.0
 
     def begin(self, limit_s: float) -> None:
-        """Begin a part."""
         self._until = time.monotonic() + limit_s
 
     def is_over(self) -> bool:

@@ -126,7 +126,6 @@ class _ChartEvents:
 
     @cached_property
     def _op_slices(self) -> dict[int, _Slice]:
-        """The slices of ops by node."""
         return {
             node: _Slice(
                 _Track(rank, "", self.place, f"ops, {self.chart.title}"), *self._times_us(node)
@@ -258,7 +257,6 @@ def _points(slices: Sequence[_Slice]) -> list[_Point]:
 
 
 def _arrow(number: int, points: Sequence[_Point], numbers: dict[_Track, int]) -> Iterator[Event]:
-    """Yield the flow events of an arrow."""
     last = len(points) - 1
     for place, (drawn, at_us) in enumerate(points):
         phase = "s" if place == 0 else "f" if place == last else "t"

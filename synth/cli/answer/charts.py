@@ -72,7 +72,6 @@ class ChartSet:
         return cls(title, tuple(charts), by_rank=has_run)
 
     def write_page(self, path: Path) -> None:
-        """Write a page for a browser."""
         write_atomically(path, page(self.title, self.charts, by_rank=self.by_rank))
         talk(f"written: {path}")
 

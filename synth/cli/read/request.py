@@ -18,7 +18,6 @@ class CommandRequest(Record):
 
     @property
     def pictures(self) -> list[Path]:
-        """The pictures to write."""
         return getattr(self, "picture", None) or []
 
     def check_files(self, *inputs: Path | str | None) -> None:

@@ -71,7 +71,6 @@ class _CurveTask:
 
     @property
     def title(self) -> str:
-        """The title of the plot."""
         space, problem = self.space, self.space.problem
         mark = "" if self.profile.provenance.estimate is None else ESTIMATED
         partition = f", in {'any' if isinstance(space, Placements) else 'one'} partition"

@@ -162,7 +162,6 @@ _NO_REASON = 0.002
 
 
 def layout_text(found: LayoutAnswer, commands: Mapping[str, str]) -> str:
-    """Return the answer as text."""
     best = found.best
     assert best is not None
     sections = ["\n".join(_head(found, best)), _rows(found, best.us, found.best_of_each())]
@@ -290,7 +289,6 @@ def _reasons(one: JudgedLayout, best: JudgedLayout) -> list[str]:
 
 
 def layout_json(found: LayoutAnswer, commands: Mapping[str, str]) -> dict[str, Any]:
-    """Return the answer for scripts."""
     best, asked, stability = found.best, found.question, found.stability
     assert best is not None
     estimate = best.profile.provenance.estimate

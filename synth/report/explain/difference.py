@@ -140,7 +140,6 @@ def explain_difference(
 
 
 def classes_of(lowered: Lowered) -> list[NodeClass]:
-    """Return the class of each node."""
     found = [NodeClass(f"{op.kind}, stage {op.stage}", True) for ops in lowered.ops for op in ops]
     for transfer in lowered.transfers:
         ends = f"{end_name(transfer.source)} to {end_name(transfer.target).removeprefix('rank ')}"

@@ -146,7 +146,6 @@ def _plan_drawing(
 
 
 def _mean(lengths_us: Mapping[OpKind, Sequence[int]]) -> float:
-    """Return the mean length of all ops."""
     every = [length for found in lengths_us.values() for length in found]
     return sum(every) / max(1, len(every))
 

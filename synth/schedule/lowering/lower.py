@@ -85,7 +85,6 @@ class Lowered:
 
     @property
     def num_ranks(self) -> int:
-        """Number of ranks."""
         return len(self.arrays.ops)
 
     @property
