@@ -24,7 +24,6 @@ from synth.units import format_bytes_both
 
 
 def work(request: CheckRequest) -> None:
-    """Verify a plan: complete, free of deadlock, within its memory limits, and as claimed."""
     if not request.prove and request.proof != ProofOptions():
         raise SynthError(
             "--time-limit, --workers and --all-provers are for --prove; give it, or leave them out"

@@ -29,7 +29,6 @@ _PAUSE_S = 5.0
 
 
 def work(request: CompareRequest) -> None:
-    """Compare the published schedules, each on its own placement, with those of the solver."""
     given = request.arguments
     deadline = Deadline.of(given.time_limit)
     request.check_files(given.pipeline.profile_file)

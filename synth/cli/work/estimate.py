@@ -13,7 +13,6 @@ from synth.units import counted
 
 
 def work(request: EstimateRequest) -> None:
-    """Compute the profile of a model on a device that need not be there."""
     request.check_files(request.arguments.model)
     estimator = estimator_of(request.arguments)
     command = shlex.join(("synth", *sys.argv[1:]))

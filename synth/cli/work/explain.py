@@ -15,7 +15,6 @@ from synth.solver.options import SolveOptions
 
 
 def work(request: ExplainRequest) -> None:
-    """Explain a plan, and compute what changes would give."""
     request.check_files(request.plan)
     plan, _, timeline = load_checked(request.plan)
     profile = costs_of(plan, request.profile, request.link, {}, {})

@@ -33,7 +33,6 @@ _STDOUT = Path("-")
 
 
 def work(request: ExportRequest) -> None:
-    """Write a schedule for another runtime; `synth import` reads PyTorch's CSV again."""
     to, output = request.to, None if request.output == _STDOUT else request.output
     names = _layer_names(to, request.layer or [])
     files = _files(to, output)

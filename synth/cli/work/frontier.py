@@ -43,7 +43,6 @@ from synth.units import counted, format_bytes, format_bytes_both, format_us
 
 
 def work(request: FrontierRequest) -> None:
-    """Trace the Pareto front of time and memory limit, from the smallest feasible limit on."""
     given = request.arguments
     profile = given.hardware.profile(given.pipeline.profile)
     space = read_curve(given, profile)

@@ -18,7 +18,6 @@ _APART = (
 
 
 def work(request: ImportRequest) -> None:
-    """Read a schedule in PyTorch's CSV format, verify it, and write it with what it costs."""
     if request.partition == AUTO:
         raise SynthError(
             f"--partition {request.partition} searches, which `synth import` does not; give even, "

@@ -30,7 +30,6 @@ _PAUSE_S = 5.0
 
 
 def work(request: PlanRequest) -> None:
-    """Choose the layout of a run."""
     given = request.arguments
     deadline = Deadline.of(given.time_limit)
     request.check_files(given.model)

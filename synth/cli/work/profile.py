@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 
 def work(request: ProfileRequest) -> None:
-    """Measure MODEL layer by layer: time and memory of F, B, W, BW and STEP."""
     model, peak_flops = request.model, request.peak_flops
     if model.lower().endswith(".csv"):
         _check_only_of_times(model)

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 
 def work(request: RehearseRequest) -> None:
-    """Try PLAN, for any number of devices, on one: each rank alone for a few steps."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from synth.runtime.rehearsal import rehearse
     from synth.runtime.world import pick_device

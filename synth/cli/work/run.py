@@ -23,6 +23,7 @@ from synth.report.explain.run_against_plan import (
 )
 from synth.report.run_file import RunFile
 from synth.report.text.gantt import render
+from synth.run_options.emulation_options import EmulationOptions
 from synth.run_options.train_options import TrainOptions
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 
 def work(request: RunRequest) -> None:
-    """Train under PLAN: launch one process per rank, or run as a worker under torchrun."""
     request.check_files()
     checked, lowered, _ = load_checked(request.plan)
     check_runnable(checked)
@@ -68,12 +68,9 @@ def _check_optimizer(plan: Plan, training: TrainOptions) -> None:
 def _train(
     path: Path, plan: Plan, lowered: Lowered, training: TrainOptions
 ) -> "list[RankResult] | None":
-    """Return all ranks' results; None on a torchrun worker that is not the first."""
     from synth.runtime.training.data import load_tokens
     from synth.runtime.training.function_data import FunctionData
-    from synth.runtime.training.launch import launch
-    from synth.runtime.training.worker import work_inside_torchrun
-    from synth.runtime.world import pick_device, under_torchrun
+    from synth.runtime.world import pick_device
 
     pick_device(training.device)
     if training.data is not None:
@@ -84,12 +81,21 @@ def _train(
         )
     if is_first_process():
         warn_of(plan.conditions, f"profile {plan.profile_name} of this plan")
+    return results_of_ranks(path, plan, lowered, training)
+
+
+def results_of_ranks(
+    path: Path, plan: Plan, lowered: Lowered, options: TrainOptions | EmulationOptions
+) -> "list[RankResult] | None":
+    """Return what all ranks of a plan's file did; None on a torchrun worker but the first."""
+    from synth.runtime.training.launch import launch
+    from synth.runtime.training.worker import work_inside_torchrun
+    from synth.runtime.world import under_torchrun
+
     current_line().stop()  # the ranks print their steps
     if under_torchrun():
-        results: list[RankResult] | None = work_inside_torchrun(path, training)
-    else:
-        results = launch(path, plan, lowered, training)
-    return results
+        return work_inside_torchrun(path, options)
+    return launch(path, plan, lowered, options)
 
 
 def report(plan: Plan, lowered: Lowered, results: "list[RankResult]", request: RunRequest) -> None:

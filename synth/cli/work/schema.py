@@ -16,7 +16,6 @@ from synth.schedule.measured.trace_file import Trace
 
 
 def work(request: SchemaRequest) -> None:
-    """Print the JSON Schema of a file format: profile, plan, trace, curve, checkpoint or run."""
     file_format, folder = request.file_format, request.folder
     if file_format is None and folder is None:
         names = ", ".join(FileFormat)

@@ -15,7 +15,6 @@ from synth.schedule.measured.execution_trace import moved_spans
 
 
 def work(request: ShowRequest) -> None:
-    """Draw a plan as a Gantt chart, with a table of its ranks."""
     request.check_files()
     plan, lowered, timeline = load_checked(request.plan)
     reason = reason_of(plan, lowered, timeline)

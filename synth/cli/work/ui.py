@@ -10,7 +10,6 @@ from synth.system.extras import require
 
 
 def work(request: UiRequest) -> None:
-    """Serve the page until Ctrl-C."""
     require("ui", ("starlette", "uvicorn"), "synth ui needs")
     from synth.ui.limits import LOCAL, public
     from synth.ui.serve import LOOPBACK, Address, Page, open_in_browser
