@@ -17,6 +17,7 @@ from synth.schedule.lowering.lower import Lowered
 from synth.system.processors import limit_ranks
 
 from ..execution.transport.host.block_names import remove_leftovers, shared_folder
+from ..models import is_hugging_face
 from ..rank_result import RankResult
 from ..run_folder import named_to_ranks
 from ..world import pick_device
@@ -59,7 +60,7 @@ def launch(
                     [str(order_path)],
                     signals=_SIGNALS - {signal.SIGTERM} if saves else _SIGNALS,
                     max_restarts=options.restarts,
-                    preload=_preload(options),
+                    preload=_preload(plan, options),
                 )
         except RanksFailed as error:
             raise explain(last_attempt(folder), lowered, error.codes, mesh) from None
@@ -76,16 +77,18 @@ def _terminate() -> None:
     raise Signalled(signal.SIGTERM)
 
 
-def _preload(options: TrainOptions | EmulationOptions) -> tuple[str, ...] | None:
+def _preload(plan: Plan, options: TrainOptions | EmulationOptions) -> tuple[str, ...] | None:
     """Return what ranks import beside their module; None: this process is not to be forked.
 
     CUDA cannot be forked, and the code of a user's function, which has run here, may not be.
     """
     if isinstance(options, EmulationOptions):
         return ()
-    is_alone = pick_device(options.device).type == "cpu" and options.inputs is None
-    # torch imports it for operations on the meta device.
-    return ("torch._dynamo",) if is_alone else None
+    if pick_device(options.device).type != "cpu" or options.inputs is not None:
+        return None
+    used = is_hugging_face(options.model or plan.workload.model)
+    # torch imports the first one for operations on the meta device.
+    return ("torch._dynamo", *(("transformers.modeling_utils",) if used else ()))
 
 
 def _interrupted(places: Sequence[LastSeen | str], number: signal.Signals) -> SynthError:

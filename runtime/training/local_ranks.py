@@ -98,9 +98,10 @@ def run_ranks(
     """
     start = _start_anew
     if preload is not None and _has_one_thread():
-        start = _fork
         for name in preload:
-            import_module(name)
+            with suppress(ImportError):  # a rank says what it lacks
+                import_module(name)
+        start = _fork if _has_one_thread() else _start_anew
     with _raising_at({signal.SIGINT, *signals}):
         for restarts in range(max_restarts + 1):
             environments = [

@@ -222,7 +222,7 @@ def test_a_rank_in_an_endless_loop_is_named_and_ended_long_before_the_time_out(
     model.write_text(ENDLESS)
     workload = Workload(model=f"{model}:layers", micro_batch_size=2, sequence_length=16)
     plan = make_run_plan(workload, (1, 1), tmp_path)
-    limits = ("--patience", 15, "--trust")
+    limits = ("--patience", 8, "--trust")
     with started(COMMAND, plan, "--data", text, "--steps", 100000, *limits) as process:
         _, stderr = process.communicate(timeout=600)
     assert process.returncode == 1
