@@ -15,6 +15,7 @@ import typer
 import typer.core
 
 from synth.system.discovery import docstrings
+from synth.system.processors import limit_ranks
 from synth.version import __version__
 
 __all__ = ["app"]
@@ -50,6 +51,8 @@ def command_named(name: str) -> Any:
     record = getattr(importlib.import_module(f"synth.cli.{module}"), f"{name.title()}Request")
 
     def work(request: Any) -> None:
+        if request.launches_ranks:
+            limit_ranks()
         importlib.import_module(f"synth.cli.work.{module}").work(request)
 
     return parsed_command(name, record, work, _SETTINGS)

@@ -1,7 +1,7 @@
 """`synth emulate`: a plan replayed by real processes, on emulated devices."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from synth.cli.answer.output import Format, FormatOption
 from synth.cli.read.options import ChartWidthOption, ForceOption
@@ -17,6 +17,7 @@ class EmulateRequest(CommandRequest):
     Order, overlap, memory and synchronization are those of the real executor.
     """
 
+    launches_ranks: ClassVar[bool] = True
     plan: Annotated[Path, CommandArgument("Plan file, also of a shipped profile.", metavar="PLAN")]
     emulation: EmulationOptions = EmulationOptions()
     times: Annotated[float, After("--steps"), CommandOption("Factor for all times.")] = 1.0

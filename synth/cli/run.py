@@ -1,7 +1,7 @@
 """`synth run`: train under a plan on real devices, and compare measurement and plan."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from synth.cli.answer.output import Format, FormatOption
 from synth.cli.read.options import ChartWidthOption, ForceOption, PictureOption
@@ -17,6 +17,7 @@ from synth.run_options.train_options import TrainOptions
 class RunRequest(CommandRequest):
     """Train under PLAN: launch one process per rank, or run as a worker under torchrun."""
 
+    launches_ranks: ClassVar[bool] = True
     plan: Annotated[Path, CommandArgument("Plan file of `synth solve`.", metavar="PLAN")]
     training: TrainOptions = TrainOptions()
     output: Annotated[

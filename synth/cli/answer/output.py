@@ -6,7 +6,7 @@ import shutil
 import sys
 from enum import StrEnum
 from textwrap import fill
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -15,10 +15,12 @@ from synth.profile import Profile
 from synth.profile.measurement_conditions import Conditions
 from synth.profile.measurement_conditions import warn_of as warn_of
 from synth.records.command_option import CommandOption
-from synth.schedule.simulate import Timeline
 from synth.system.messages import talk as talk
 from synth.system.terminal_text import escaped
 from synth.units import format_us
+
+if TYPE_CHECKING:
+    from synth.schedule.simulate import Timeline  # with numpy
 
 # Columns of sentences where there is no terminal.
 _COLUMNS = 100
@@ -97,7 +99,7 @@ def value_line(objective: str, value_us: int, lower_bound_us: int, gap: float) -
     )
 
 
-def idle_line(timeline: Timeline, objective: Objective) -> list[str]:
+def idle_line(timeline: "Timeline", objective: Objective) -> list[str]:
     """Say why bubble rate and mean idle share differ, in one line; none if they are equal."""
     work_us = timeline.work_us
     rates = (objective.bubble_rate(timeline, us) for us in (max(work_us), timeline.mean_work_us))

@@ -2,19 +2,24 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 from synth.records.command_option import CommandOption, metadata_of
 from synth.records.overwrite_guard import PICTURE, FileKind, check_replaceable
 from synth.records.record import Record
 from synth.records.safe_write import check_outputs
-from synth.report.picture.formats import check_drawable
 
 
 class CommandRequest(Record):
     """The options of a command; a field with a `FileKind` is a file, or several, that it writes.
 
     The docstring of a command's record is its help.
+
+    Attributes:
+        launches_ranks: on this machine, so that threads are limited before libraries are imported.
     """
+
+    launches_ranks: ClassVar[bool] = False
 
     @property
     def pictures(self) -> list[Path]:
@@ -29,6 +34,8 @@ class CommandRequest(Record):
         Raises:
             SynthError: there is one, or a file is there that synth did not write.
         """
+        from synth.report.picture.formats import check_drawable  # with numpy
+
         files = list(self._files())
         check_outputs(*(path for path, _, _ in files), inputs=inputs)
         for path, kind, option in files:
