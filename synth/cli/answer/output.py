@@ -6,11 +6,10 @@ import shutil
 import sys
 from enum import StrEnum
 from textwrap import fill
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from synth.objective import Objective
 from synth.profile import Profile
 from synth.profile.measurement_conditions import Conditions
 from synth.profile.measurement_conditions import warn_of as warn_of
@@ -18,9 +17,6 @@ from synth.records.command_option import CommandOption
 from synth.system.messages import talk as talk
 from synth.system.terminal_text import escaped
 from synth.units import format_us
-
-if TYPE_CHECKING:
-    from synth.schedule.simulate import Timeline  # with numpy
 
 # Columns of sentences where there is no terminal.
 _COLUMNS = 100
@@ -97,17 +93,3 @@ def value_line(objective: str, value_us: int, lower_bound_us: int, gap: float) -
         f"{objective} {format_us(value_us)} ({value_us} µs), "
         f"lower bound {format_us(lower_bound_us)} ({lower_bound_us} µs), {proven}"
     )
-
-
-def idle_line(timeline: "Timeline", objective: Objective) -> list[str]:
-    """Say why bubble rate and mean idle share differ, in one line; none if they are equal."""
-    work_us = timeline.work_us
-    rates = (objective.bubble_rate(timeline, us) for us in (max(work_us), timeline.mean_work_us))
-    if len(set(map(percent, rates))) == 1:
-        return []
-    return [
-        wrapped(
-            f"(the bubble rate is the idle share of rank {work_us.index(max(work_us))}, which has "
-            f"the most work; mean idle is that of all ranks, and others have less work)"
-        )
-    ]

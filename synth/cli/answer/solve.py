@@ -8,13 +8,12 @@ from synth.cli.answer.output import (
     conditions_json,
     estimate_json,
     estimate_lines,
-    idle_line,
     percent,
     value_line,
     window_columns,
     wrapped,
 )
-from synth.cli.answer.show import steady_lines, version_lines
+from synth.cli.answer.show import idle_line, steady_lines, version_lines
 from synth.objective import Objective
 from synth.op_kinds import OpKind
 from synth.option_names import named

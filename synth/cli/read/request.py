@@ -8,6 +8,7 @@ from synth.records.command_option import CommandOption, metadata_of
 from synth.records.overwrite_guard import PICTURE, FileKind, check_replaceable
 from synth.records.record import Record
 from synth.records.safe_write import check_outputs
+from synth.report.picture.formats import check_drawable
 
 
 class CommandRequest(Record):
@@ -34,8 +35,6 @@ class CommandRequest(Record):
         Raises:
             SynthError: there is one, or a file is there that synth did not write.
         """
-        from synth.report.picture.formats import check_drawable  # with numpy
-
         files = list(self._files())
         check_outputs(*(path for path, _, _ in files), inputs=inputs)
         for path, kind, option in files:
