@@ -116,11 +116,12 @@ class Profile(Displayed, FileRecord):
     version 5 tied parameters, version 6 how estimated numbers were computed, and ranks of unequal
     speed, version 7 variants of layers of which B computes a part again, version 8 the time of F
     and BW of two micro-batches at once, version 9 the time of the reduction of gradients, version
-    10 the rises of B, W and BW before another layer of the stage.
+    10 the rises of B, W and BW before another layer of the stage, version 11 the tensors of layers
+    that take, return or change several or the same.
     """
 
     FORMAT: ClassVar[str] = "synth-profile"
-    VERSION: ClassVar[int] = 10
+    VERSION: ClassVar[int] = 11
     SINCE: ClassVar[Mapping[str, int]] = {
         "workload.inputs": 2,
         "peak_flops_per_s": 3,
@@ -132,6 +133,8 @@ class Profile(Displayed, FileRecord):
         "layer_profiles.*.reduce_us": 9,
         "layer_profiles.*.inner_rise_bytes": 10,
         "layer_profiles.*.variants.*.inner_rise_bytes": 10,
+        "layer_profiles.*.tensors": 11,
+        "layer_profiles.*.variants.*.tensors": 11,
         "tied_parameters.reduce_us": 9,
         "workload.group": 7,
     }
