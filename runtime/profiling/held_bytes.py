@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any, NamedTuple, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 
@@ -93,7 +93,11 @@ def _held_once(sample: Sample) -> HeldBytes:
     rises, last = _rises(sample, fused.last)
     inner: dict[OpKind, int] = {}
     if sample.targets is None:  # nothing follows the last layer
-        inner, _ = _rises(sample, last, is_inner=True)
+        inner, last = _rises(sample, last, is_inner=True)
+        views = [one.is_view for one in map(_Seen.of, _tensors_of(sample.x))]
+        if any(one.is_changed and view for one, view in zip(tensors.taken, views, strict=False)):
+            of_view, _ = _rises(sample, last, is_inner=True, of_view=True)
+            inner = {kind: max(rise, of_view[kind]) for kind, rise in inner.items()}
     rises = {kind: max(rise, inner.get(kind, 0)) for kind, rise in rises.items()}
     rises[OpKind.F] = max(micro_batch.rises[OpKind.F], fused.rises[OpKind.F])
     sent_bytes = sum(one.num_bytes for one in tensors.returned)
@@ -112,7 +116,7 @@ def _held_once(sample: Sample) -> HeldBytes:
 
 
 def _rises(
-    sample: Sample, after: Measurement, *, is_inner: bool = False
+    sample: Sample, after: Measurement, *, is_inner: bool = False, of_view: bool = False
 ) -> tuple[dict[OpKind, int], Measurement]:
     """Measure B, W and BW where what others hold stays there.
 
@@ -121,12 +125,17 @@ def _rises(
     gradient, which is freed when it has been read, and the output lives on in B if the other layer
     needs it until W. The layer before may have saved the input, too.
 
+    Autograd copies the gradient of a view that is changed in place. The layer before may have
+    returned one (`of_view`), as a linear layer does with three dimensions.
+
     Returns:
         The rises, and the last window of the measurement.
     """
     rises: dict[OpKind, int] = {}
     for fused in (False, True):
-        micro_batch = _MeasuredMicroBatch(sample, fused=fused, is_inner=is_inner, after=after)
+        micro_batch = _MeasuredMicroBatch(
+            sample, fused=fused, is_inner=is_inner, of_view=of_view, after=after
+        )
         micro_batch.forward()
         if sample.is_first:  # the inputs of the model are its own
             micro_batch.drop("x")
@@ -192,6 +201,7 @@ class _Seen(NamedTuple):
     num_bytes: int
     version: int
     is_real: bool
+    is_view: bool
 
     @classmethod
     def of(cls, tensor: Tensor) -> Self:
@@ -201,6 +211,7 @@ class _Seen(NamedTuple):
             tensor.numel() * tensor.element_size(),
             *versions_of([tensor]),
             can_have_gradient(tensor),
+            tensor._is_view(),
         )
 
 
@@ -210,6 +221,14 @@ def _tensors_of(tree: Any) -> list[Tensor]:
 
 def _place(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
+
+
+class _Views(nn.Module):
+    """Returns views of its inputs."""
+
+    def forward(self, *inputs: Any) -> Any:
+        views = pytree.tree_map_only(Tensor, lambda x: x.view_as(x), inputs)
+        return views[0] if len(views) == 1 else views
 
 
 class _MeasuredMicroBatch:
@@ -226,10 +245,11 @@ class _MeasuredMicroBatch:
         *,
         fused: bool = False,
         is_inner: bool = False,
+        of_view: bool = False,
         after: Measurement | None = None,
     ) -> None:
         self.hand_over = HandOver() if is_inner else None
-        self.stage = sample.stage(self.hand_over)
+        self.stage = sample.stage(self.hand_over, _Views() if of_view else None)
         self.fused = fused
         self.sample = sample
         self.device = sample.device
@@ -298,7 +318,7 @@ class _MeasuredMicroBatch:
         """Return what the layer takes and returns; not the inputs of the model, nor the loss.
 
         Args:
-            until: the last op that needs the memory of a tensor, by boundary and place; F of others.
+            until: by boundary and place, the last op that needs the memory of a tensor; else F.
         """
         taken = [] if self.sample.is_first else self._seen["x"]
         before = [one.version for one in taken]

@@ -33,28 +33,13 @@ def own_change(layer: LayerProfile, kind: OpKind) -> int:
     return (layer.saved_w_bytes if kind == B else 0) - layer.saved_bytes
 
 
-class StageEnds(NamedTuple):
-    """What a stage holds of its input and of its output beyond F.
-
-    Attributes:
-        input_until: the last op that needs the whole input.
-        output_until: the last op that needs the whole output.
-        saved_bytes: what is held after F of ends of which ops need but a part.
-        saved_w_bytes: what is held of them after B.
-    """
-
-    input_until: OpKind
-    output_until: OpKind
-    saved_bytes: int
-    saved_w_bytes: int
-
-
 class _Memory(NamedTuple):
     """Memory of what the last layer of a run returns.
 
     Attributes:
         until: the last op of these layers that needs it.
         holder: the place of the first of them that needs it after F; -1: none does.
+        w_holder: the place of the first of them whose W needs it; -1: none does.
         taken: its number among what the run took from outside; -1: a layer of the run made it.
         is_new: True if the last layer made it.
     """
@@ -62,8 +47,36 @@ class _Memory(NamedTuple):
     num_bytes: int
     until: OpKind
     holder: int = -1
+    w_holder: int = -1
     taken: int = -1
     is_new: bool = False
+
+
+class StageEnds(NamedTuple):
+    """What a stage holds of its input and of its output beyond F.
+
+    Attributes:
+        input_until: the last op that needs the whole input.
+        output_until: the last op that needs the whole output.
+        saved_bytes: what is held after F of ends of which ops need but a part, less `held`.
+        saved_w_bytes: the same after B.
+        held: memory that layers before the last one need, and that the output is held as.
+    """
+
+    input_until: OpKind
+    output_until: OpKind
+    saved_bytes: int
+    saved_w_bytes: int
+    held: tuple[_Memory, ...]
+
+    def kept(self, place: int, kind: OpKind) -> int:
+        """Return the bytes of `held` that B, W or BW of a layer would free, were it not held."""
+        return sum(
+            one.num_bytes
+            for one in self.held
+            if (kind == W and place == one.w_holder)
+            or (place == one.holder and (kind == BW or kind == one.until))
+        )
 
 
 @dataclass(slots=True)
@@ -113,18 +126,19 @@ class LayerBoundary:
         if memory.is_new:
             self._hold(size, before, self.by_previous)
         until = last_of((before, until))
-        holder = memory.holder
+        holder, w_holder = memory.holder, memory.w_holder
         if before == F:
             self._hold(size, until, self.by_next)
-            holder = place if until != F else -1
+            holder, w_holder = _holders(place, until)
         elif before != until:  # B of an earlier layer would have freed it
             self.saved_w_bytes += size
             self.by_next[W] -= size
+            w_holder = place
             if holder == place - 1:
                 self.by_previous[B] += size
             else:
                 self.by_earlier[holder] = self.by_earlier.get(holder, 0) + size
-        return memory._replace(until=until, holder=holder, is_new=False)
+        return memory._replace(until=until, holder=holder, w_holder=w_holder, is_new=False)
 
     def _hold(self, size: int, until: OpKind, changes: dict[OpKind, int]) -> None:
         """Hold memory from F until an op of the layer that has these changes."""
@@ -176,7 +190,7 @@ class LayerRun(NamedTuple):
             numbers: by tensor that it takes, the number of its memory.
         """
         made = [
-            _Memory(one.num_bytes, one.until, place if one.until != F else -1, is_new=True)
+            _Memory(one.num_bytes, one.until, *_holders(place, one.until), is_new=True)
             for one in tensors.made
         ]
         memories = [*came, *made]
@@ -268,20 +282,29 @@ class LayerRun(NamedTuple):
             is_first: True if it is the first stage, which holds no input.
         """
         taken = () if is_first else self.taken
-        made = [
-            (memory.num_bytes, memory.until if memory.is_new else F) for memory in self.memories
-        ]
-        input_until, output_until = _shared(taken), _shared(made)
-        parts = (
-            *(one for one in taken if input_until == F),
-            *(one for one in made if output_until == F),
-        )
+        made = [one if one.taken < 0 else one._replace(until=F) for one in self.memories]
+        input_until = _shared(taken)
+        output_until = _shared([(one.num_bytes, one.until) for one in made])
+        more = [one for one in taken if input_until == F]
+        more += [(one.num_bytes, one.until) for one in made if output_until == F and one.is_new]
+        held = tuple(one for one in made if output_until != F and not one.is_new)
+        less = [(one.num_bytes, one.until) for one in held]
         return StageEnds(
             input_until,
             output_until,
-            saved_bytes=sum(size for size, until in parts if until != F),
-            saved_w_bytes=sum(size for size, until in parts if until == W),
+            saved_bytes=_bytes_until(more, B, W) - _bytes_until(less, B, W),
+            saved_w_bytes=_bytes_until(more, W) - _bytes_until(less, W),
+            held=held,
         )
+
+
+def _bytes_until(parts: Sequence[tuple[int, OpKind]], *kinds: OpKind) -> int:
+    return sum(size for size, until in parts if until in kinds)
+
+
+def _holders(place: int, until: OpKind) -> tuple[int, int]:
+    """Return the place of a layer that needs memory until an op, as `holder` and `w_holder`."""
+    return place if until != F else -1, place if until == W else -1
 
 
 def _in_chain(kind: OpKind) -> int:

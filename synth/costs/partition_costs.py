@@ -8,6 +8,7 @@ from synth.costs.layer_boundaries import (
     BACKWARDS,
     LayerBoundary,
     LayerRun,
+    StageEnds,
     own_change,
     runs_of,
 )
@@ -146,7 +147,7 @@ def stage_costs(
         rise_bytes={
             OpKind.F: _forward_rise(layers, boundaries, forward_rises),
             OpKind.R: _forward_rise(layers, boundaries, again_rises),
-            **{kind: _backward_rise(layers, boundaries, kind, sums) for kind in BACKWARDS},
+            **{kind: _backward_rise(layers, boundaries, ends, kind, sums) for kind in BACKWARDS},
             OpKind.STEP: sum(layer.rise_bytes[OpKind.STEP] for layer in layers),
         },
         input_until=ends.input_until,
@@ -190,6 +191,7 @@ def _forward_rise(
 def _backward_rise(
     layers: list[LayerProfile],
     boundaries: list[LayerBoundary],
+    ends: StageEnds,
     kind: OpKind,
     sums: Sequence[GradientSum],
 ) -> int:
@@ -210,7 +212,7 @@ def _backward_rise(
         if kind == OpKind.BW:
             own_rise += max((one.largest_bytes for one in sums if one.grows_at(i)), default=0)
         rise = max(rise, level + own_rise)
-        level += own_change(layer, kind)
+        level += own_change(layer, kind) + ends.kept(i, kind)
         if i > 0:
             level += boundaries[i - 1].by_next[kind]
         if i < len(boundaries):

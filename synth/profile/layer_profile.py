@@ -139,8 +139,8 @@ class LayerProfile(BriefRecord):
     needs its input, its output, and the gradient of its output: until then they cannot be freed.
 
     `tensors` has the same of each tensor that the layer takes and returns, and which of them share
-    memory; None: it takes one and returns another one, or that is not known. With them `saved_bytes`
-    and `saved_w_bytes` have no part of any.
+    memory; None: it takes one and returns another one, or that is not known. Where it is given, no
+    part of any is in `saved_bytes` and `saved_w_bytes`.
 
     `forward_flops` are the floating-point operations of F of a micro-batch, a multiply-add being
     two; None: not counted. They serve for the MFU and change no schedule.
