@@ -209,7 +209,7 @@ class _Seen(NamedTuple):
             _place(tensor),
             allocated_bytes(tensor),
             tensor.numel() * tensor.element_size(),
-            *versions_of([tensor]),
+            versions_of([tensor])[0],
             can_have_gradient(tensor),
             tensor._is_view(),
         )
@@ -324,7 +324,9 @@ class _MeasuredMicroBatch:
         before = [one.version for one in taken]
         after = [one.version for one in self._after_f] if taken else []
         memories = {one.address: number for number, one in enumerate(taken)}
-        made, returned, gradients = [], [], count()
+        made: list[MadeMemory] = []
+        returned: list[ReturnedTensor] = []
+        gradients = count()
         for number, one in enumerate(() if self.sample.targets is not None else self._seen["y"]):
             if one.address not in memories:
                 memories[one.address] = len(taken) + len(made)

@@ -142,8 +142,12 @@ def stage_costs(
         static_bytes=sum(layer.static_bytes for layer in layers),
         output_bytes=layers[-1].output_bytes,
         output_gradient_bytes=layers[-1].output_gradient_bytes,
-        saved_bytes=sum(one.saved_bytes for one in (*layers, *boundaries, ends)),
-        saved_w_bytes=sum(one.saved_w_bytes for one in (*layers, *boundaries, ends)),
+        saved_bytes=sum(layer.saved_bytes for layer in layers)
+        + sum(boundary.saved_bytes for boundary in boundaries)
+        + ends.saved_bytes,
+        saved_w_bytes=sum(layer.saved_w_bytes for layer in layers)
+        + sum(boundary.saved_w_bytes for boundary in boundaries)
+        + ends.saved_w_bytes,
         rise_bytes={
             OpKind.F: _forward_rise(layers, boundaries, forward_rises),
             OpKind.R: _forward_rise(layers, boundaries, again_rises),

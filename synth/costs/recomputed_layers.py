@@ -78,6 +78,8 @@ def policies_of(profile: Profile, index: int) -> tuple[str, ...]:
     """Return the policies under which a layer can be recomputed; none if it is already."""
     if is_recomputed_already(profile, index):
         return ()
+    if index in profile.changed_inputs:
+        return ()
     layer = profile.layer_profile(index)
     return (*[FULL] * layer.can_be_recomputed, *layer.variants)
 

@@ -70,8 +70,7 @@ class LayerTensors(Record):
         for tensor in self.returned:
             if tensor.memory >= count:
                 raise ValueError(f"memory {tensor.memory} of {count} is returned; the first is 0")
-        untils = [one.until for one in (*self.taken, *self.made)]
-        for kind in untils:
+        for kind in (*(one.until for one in self.taken), *(one.until for one in self.made)):
             if kind not in (OpKind.F, OpKind.B, OpKind.W):
                 raise ValueError(f"until is {kind}; needed: F or B or W")
         for tensor in self.returned:
@@ -85,8 +84,13 @@ class LayerTensors(Record):
         return (
             len(self.taken) <= 1
             and [one.memory for one in self.returned] in ([], [len(self.taken)])
-            and not any(one.is_changed for one in self.taken)
+            and not self.changes_input
         )
+
+    @property
+    def changes_input(self) -> bool:
+        """True if F writes to a tensor that it takes."""
+        return any(one.is_changed for one in self.taken)
 
     @property
     def made_bytes(self) -> int:

@@ -4,6 +4,7 @@ import datetime
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import chain
 from typing import Annotated, ClassVar, Self
 
@@ -297,6 +298,28 @@ class Profile(Displayed, FileRecord):
             within = tuple(place - first for place in places if first <= place < end)
             if len(within) > 1:
                 yield tied, within
+
+    @property
+    def changed_inputs(self) -> frozenset[int]:
+        """The places of layers of which the layer or a later one changes an input in place.
+
+        A later layer does so where those between pass the input on.
+        """
+        return self._changed_inputs
+
+    # The underscore keeps the cached value out of `dict(self)`, that is, out of `replace`.
+    @cached_property
+    def _changed_inputs(self) -> frozenset[int]:
+        found, after = set(), frozenset[int]()
+        for place in reversed(range(len(self.layers))):
+            tensors = self.layer_profile(place).boundary_tensors
+            memories = {one.memory for at, one in enumerate(tensors.returned) if at in after}
+            after = frozenset(
+                at for at, one in enumerate(tensors.taken) if one.is_changed or at in memories
+            )
+            if after:
+                found.add(place)
+        return frozenset(found)
 
     @property
     def has_pairs(self) -> bool:
