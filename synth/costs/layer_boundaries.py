@@ -253,15 +253,22 @@ class LayerRun(NamedTuple):
     def figures(self) -> tuple[int, ...]:
         """Numbers by which runs of the same layers are compared; less is never worse.
 
-        What is held already does not count again for a layer behind.
+        What is held already, a layer behind neither adds nor frees: so none is less than another.
         """
-        return (
-            *(until.rank_in_chain for _, until in self.taken),
-            *(-memory.until.rank_in_chain for memory in self.memories if not memory.is_new),
-        )
+        held = [one.until.rank_in_chain for one in self.memories if not one.is_new]
+        taken = (until.rank_in_chain for _, until in self.taken)
+        return (*taken, *held, *(-rank for rank in held))
 
-    def below(self, other: Self) -> Self:
-        """Return a run of the same layers after which no layer holds more than after either."""
+    def least_ends(self) -> StageEnds:
+        """Return ends of which no choice of recomputation holds less."""
+        held = [(one.num_bytes, one.until) for one in self.memories if not one.is_new]
+        return StageEnds(F, F, -_bytes_until(held, B, W), -_bytes_until(held, W), ())
+
+    def below(self, other: Self) -> tuple[Self, int]:
+        """Return a run of the same layers after which no layer holds more than after either.
+
+        Also return how many bytes more a layer behind may free after one of them.
+        """
         taken = [
             (size, min(own, their, key=_in_chain))
             for (size, own), (_, their) in zip(self.taken, other.taken, strict=True)
@@ -270,7 +277,12 @@ class LayerRun(NamedTuple):
             own if own.is_new else max(own, their, key=lambda one: _in_chain(one.until))
             for own, their in zip(self.memories, other.memories, strict=True)
         ]
-        return self._replace(taken=tuple(taken), memories=tuple(memories))
+        freed_bytes = sum(
+            own.num_bytes
+            for own, their in zip(self.memories, other.memories, strict=True)
+            if own.until != their.until
+        )
+        return self._replace(taken=tuple(taken), memories=tuple(memories)), freed_bytes
 
     def ends(self, *, is_first: bool) -> StageEnds:
         """Return what a stage of these layers holds of its ends.

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from synth.costs.costs import Costs
-from synth.costs.layer_boundaries import LayerRun, own_change
+from synth.costs.layer_boundaries import LayerRun, StageEnds, own_change
 from synth.costs.partition_costs import partition_costs, stage_costs
 from synth.costs.recomputation import Recomputation
 from synth.costs.recomputed_layers import policies_of, recomputed, recomputing
@@ -88,13 +88,19 @@ def _menu(row_of_layers: "_Layers", is_first: bool) -> Menu:
     """Return the choices of a stage with these layers, which are numbered from 0."""
     rows = _Rows(_followed(row_of_layers, _some), _followed(row_of_layers, _lowered))
     base = row_of_layers.stage(Recomputation(), is_first=is_first)
-    possible = _best_stages([row.on(base, is_first=is_first) for row in rows.possible])
+    possible = _best_stages(
+        [row.on(base, row.run.ends(is_first=is_first)) for row in rows.possible]
+    )
     options = [
         Option(chosen, row_of_layers.stage(chosen, is_first=is_first))
         for chosen in (Recomputation(dict(rows.possible[place].layers)) for place in possible)
     ]
     options.sort(key=lambda option: (option.work_us, option.costs.saved_bytes))
-    floors = [row.on(base, is_first=is_first) for row in rows.floors]
+    is_plain = all(layer.tensors is None for layer in row_of_layers.plain)
+    floors = [
+        row.on(base, row.run.ends(is_first=is_first) if is_plain else row.run.least_ends())
+        for row in rows.floors
+    ]
     return Menu(tuple(options), tuple(floors[place] for place in _best_stages(floors)))
 
 
@@ -214,9 +220,8 @@ class _Row(NamedTuple):
             light_rise=max(self.light_rise, self.run.open_bytes + rises[OpKind.F]),
         )
 
-    def on(self, base: StageCosts, *, is_first: bool) -> StageCosts:
-        """Return the costs of a stage, given those without recomputation."""
-        ends = self.run.ends(is_first=is_first)
+    def on(self, base: StageCosts, ends: StageEnds) -> StageCosts:
+        """Return the costs of a stage, given those without recomputation and those of its ends."""
         durations = {
             kind: base.duration_us[kind] + ns // _NS_PER_US
             for kind, ns in zip(_VARIED, self.extra_ns, strict=True)
@@ -241,8 +246,14 @@ class _Row(NamedTuple):
     def below(self, other: "_Row") -> "_Row":
         """Return figures that are at most those of both; possibly of no real choice."""
         extra_ns = tuple(map(min, self.extra_ns, other.extra_ns))
-        run = self.run.below(other.run)
-        return _Row(*self[:2], run, extra_ns, *map(min, self[4:], other[4:]))
+        row = _Row(*self[:2], self.run, extra_ns, *map(min, self[4:], other[4:]))
+        run, freed_bytes = self.run.below(other.run)
+        return row._replace(
+            run=run,
+            weight_rise=row.weight_rise - freed_bytes,
+            backward_rise=row.backward_rise - freed_bytes,
+            fused_rise=row.fused_rise - freed_bytes,
+        )
 
 
 class _Rows(NamedTuple):
