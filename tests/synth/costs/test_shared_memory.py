@@ -83,9 +83,10 @@ class Memories:
             made = [self._new(one.num_bytes) for one in tensors.made]
             self.made.append(made)
             row = [*taken, *made]
-            for memory, one in zip(row, (*tensors.taken, *tensors.made), strict=True):
+            untils = [*(one.until for one in tensors.taken), *(one.until for one in tensors.made)]
+            for memory, until in zip(row, untils, strict=True):
                 own = self.holders[memory]
-                own[place] = last_of((own.get(place, F), one.until))
+                own[place] = last_of((own.get(place, F), until))
             taken = [row[one.memory] for one in tensors.returned]
         self.outputs = taken
 
