@@ -149,7 +149,7 @@ class LayerBoundary:
             changes[until] -= size
 
 
-class LayerRun(NamedTuple):
+class StageLayers(NamedTuple):
     """Layers that follow each other in a stage, as far as the layers behind them depend on it.
 
     Attributes:
@@ -329,11 +329,11 @@ def _shared(end: Sequence[tuple[int, OpKind]]) -> OpKind:
     return kinds.pop() if len(kinds) == 1 else F
 
 
-def runs_of(
+def first_layers(
     layers: Sequence[LayerProfile],
-) -> tuple[list[LayerRun], list[LayerBoundary]]:
+) -> tuple[list[StageLayers], list[LayerBoundary]]:
     """Return the runs of a stage's first layers, and the boundaries between the layers."""
-    runs, boundaries = [LayerRun.of(layers[0])], []
+    runs, boundaries = [StageLayers.of(layers[0])], []
     for layer in layers[1:]:
         run, boundary = runs[-1].then(layer)
         runs.append(run)

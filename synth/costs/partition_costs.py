@@ -7,10 +7,10 @@ from synth.costs.costs import Costs
 from synth.costs.layer_boundaries import (
     BACKWARDS,
     LayerBoundary,
-    LayerRun,
     StageEnds,
+    StageLayers,
+    first_layers,
     own_change,
-    runs_of,
 )
 from synth.costs.stage_costs import StageCosts
 from synth.costs.stage_ties import StageTie
@@ -129,7 +129,7 @@ def stage_costs(
         sums: the sums of gradients of tied parameters.
         is_first: True if it is the first stage, which holds no input.
     """
-    runs, boundaries = runs_of(layers)
+    runs, boundaries = first_layers(layers)
     ends = runs[-1].ends(is_first=is_first)
     durations = {
         kind: round(sum(layer.time_us[kind].median_us for layer in layers)) for kind in MEASURED
@@ -166,7 +166,7 @@ def stage_costs(
     )
 
 
-def _light_rise(runs: list[LayerRun], rises: list[int]) -> int:
+def _light_rise(runs: list[StageLayers], rises: list[int]) -> int:
     """The highest level of an F that saves nothing: a layer's input plus the layer's rise.
 
     The layer's rise was measured with saving, so this is a bound.

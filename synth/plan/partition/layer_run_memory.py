@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from synth.costs.costs import IntArray
-from synth.costs.layer_boundaries import BACKWARDS, own_change, runs_of
+from synth.costs.layer_boundaries import BACKWARDS, first_layers, own_change
 from synth.op_kinds import OpKind
 from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.profile.layer_profile import LayerProfile
@@ -50,7 +50,7 @@ class RunNeeds:
         self._own_change = {
             kind: [own_change(layer, kind) for layer in layers] for kind in BACKWARDS
         }
-        _, self._boundaries = runs_of(layers)
+        _, self._boundaries = first_layers(layers)
         # What a boundary holds may depend on the layers before it.
         self._are_pairs = all(layer.tensors is None for layer in layers)
         self._sum_up(layers)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from synth.costs.costs import Costs
-from synth.costs.layer_boundaries import LayerRun, StageEnds, own_change
+from synth.costs.layer_boundaries import StageEnds, StageLayers, own_change
 from synth.costs.partition_costs import partition_costs, stage_costs
 from synth.costs.recomputation import Recomputation
 from synth.costs.recomputed_layers import policies_of, recomputed, recomputing
@@ -159,7 +159,7 @@ class _Row(NamedTuple):
 
     layers: _Chosen
     last: LayerProfile
-    run: LayerRun
+    run: StageLayers
     extra_ns: tuple[int, ...]
     saved: int
     saved_w: int
@@ -177,7 +177,7 @@ class _Row(NamedTuple):
         return cls(
             layers,
             layer,
-            LayerRun.of(layer),
+            StageLayers.of(layer),
             extra_ns,
             saved=layer.saved_bytes,
             saved_w=layer.saved_w_bytes,
