@@ -60,6 +60,7 @@ class StageEnds(NamedTuple):
         output_until: the last op that needs the whole output.
         saved_bytes: what is held after F of ends of which ops need but a part, less `held`.
         saved_w_bytes: the same after B.
+        parts_bytes: what is saved of ends of which ops need but a part.
         held: memory that layers before the last one need, and that the output is held as.
     """
 
@@ -67,7 +68,8 @@ class StageEnds(NamedTuple):
     output_until: OpKind
     saved_bytes: int
     saved_w_bytes: int
-    held: tuple[_Memory, ...]
+    parts_bytes: int = 0
+    held: tuple[_Memory, ...] = ()
 
     def kept(self, place: int, kind: OpKind) -> int:
         """Return the bytes of `held` that B, W or BW of a layer would free, were it not held."""
@@ -262,7 +264,7 @@ class StageLayers(NamedTuple):
     def least_ends(self) -> StageEnds:
         """Return ends of which no choice of recomputation holds less."""
         held = [(one.num_bytes, one.until) for one in self.memories if not one.is_new]
-        return StageEnds(F, F, -_bytes_until(held, B, W), -_bytes_until(held, W), ())
+        return StageEnds(F, F, -_bytes_until(held, B, W), -_bytes_until(held, W))
 
     def below(self, other: Self) -> tuple[Self, int]:
         """Return a run of the same layers after which no layer holds more than after either.
@@ -301,11 +303,14 @@ class StageLayers(NamedTuple):
         more += [(one.num_bytes, one.until) for one in made if output_until == F and one.is_new]
         held = tuple(one for one in made if output_until != F and not one.is_new)
         less = [(one.num_bytes, one.until) for one in held]
+        parts = [(one.num_bytes, one.until) for one in made if output_until == F]
+        parts += [one for one in taken if input_until == F]
         return StageEnds(
             input_until,
             output_until,
             saved_bytes=_bytes_until(more, B, W) - _bytes_until(less, B, W),
             saved_w_bytes=_bytes_until(more, W) - _bytes_until(less, W),
+            parts_bytes=_bytes_until(parts, B, W),
             held=held,
         )
 

@@ -163,6 +163,7 @@ def stage_costs(
         early_gradient_bytes=sum(layer.early_gradient_bytes for layer in layers),
         hidden_us=math.floor(sum(layer.hidden_us for layer in layers)),
         reduce_us=round(sum(layer.reduce_us for layer in layers)),
+        parts_bytes=ends.parts_bytes,
     )
 
 

@@ -241,6 +241,7 @@ class _Row(NamedTuple):
             input_until=ends.input_until,
             output_until=ends.output_until,
             light_rise_bytes=self.light_rise,
+            parts_bytes=ends.parts_bytes,
         )
 
     def below(self, other: "_Row") -> "_Row":

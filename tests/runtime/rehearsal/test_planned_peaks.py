@@ -8,9 +8,13 @@ from torch import Tensor
 
 from benchmarks import planned_peaks_models as models
 from benchmarks.planned_peaks import differences, plan_of, profiled
+from synth.costs.partition_costs import partition_costs
+from synth.families import generate
 from synth.op_kinds import OpKind
+from synth.profile.links import Link, Links
 from synth.profile.whole_step import WholeStep
 from synth.runtime.profiling.profile_model import profile_layers
+from synth.schedule.files.plan_file import Plan
 
 # The loss and the numbers that a few ops of torch make.
 SCALARS_BYTES = 1024
@@ -54,3 +58,15 @@ def test_no_rank_exceeds_its_planned_peak_by_which_little_is_planned_too_much(
     profile = profiled(name)
     for off in differences(name, profile, plan_of(profile, schedule, 2)):
         assert -STATE_PERCENT <= off <= 3
+
+
+@pytest.mark.slow
+def test_moves_leave_what_is_a_part_of_a_stage_s_input() -> None:
+    links = Links(host=Link(latency_us=10.0, bandwidth_bytes_per_s=5e9))
+    profile = profiled("encoder_output").replace(links=links)
+    sizes = [2, 2, 2, 3]
+    costs = partition_costs(profile, sizes)
+    schedule = generate("pipeoffload:2,full", 2, 16, costs=costs)
+    plan = Plan.of(profile, sizes, schedule)
+    assert schedule.offloads and all(stage.parts_bytes for stage in costs.stages[1:-1])
+    assert min(differences("encoder_output", profile, plan)) >= 0
