@@ -57,7 +57,7 @@ class Plan(Displayed, FileRecord):
     """
 
     FORMAT: ClassVar[str] = "synth-schedule"
-    VERSION: ClassVar[int] = 15
+    VERSION: ClassVar[int] = 16
     OF_FILE: ClassVar[tuple[str, ...]] = (*FileRecord.OF_FILE, FINGERPRINT)
     SINCE: ClassVar[Mapping[str, int]] = {
         FINGERPRINT: 3,
@@ -76,6 +76,7 @@ class Plan(Displayed, FileRecord):
         "costs.stages.hidden_us": 13,
         "costs.stages.reduce_us": 15,
         "costs.ties.reduce_us": 15,
+        "costs.stages.parts_bytes": 16,
         "vocabulary": 14,
     }
     MADE_BY: ClassVar[tuple[str, ...]] = ("synth solve",)
