@@ -101,10 +101,10 @@ class PipelineTrainer(Trainer):
             values[: state.remainder] if state.end_of_dataloader and state.remainder > 0 else values
         )
 
-    def _get_dataloader(self, *args: Any, is_training: bool = False, **keywords: Any) -> Any:
+    def _get_dataloader(self, *args: Any, **keywords: Any) -> Any:
         """Return batches: equal ones of this pipeline in training, else all of all pipelines."""
-        self._is_training_data = self.args.dataloader_drop_last = is_training
-        return super()._get_dataloader(*args, is_training=is_training, **keywords)
+        self._is_training_data = self.args.dataloader_drop_last = bool(keywords.get("is_training"))
+        return super()._get_dataloader(*args, **keywords)
 
     def get_total_train_batch_size(self, args: TrainingArguments) -> int:
         """Return the samples of an optimizer step, in all pipelines."""
@@ -156,7 +156,7 @@ class PipelineTrainer(Trainer):
     def _track_num_input_tokens(self, inputs: dict[str, Any]) -> None:
         """Count the tokens of each pipeline once, and not on each of its ranks."""
         before = self.state.num_input_tokens_seen
-        super()._track_num_input_tokens(inputs)
+        super()._track_num_input_tokens(inputs)  # type: ignore[no-untyped-call]
         seen = self.state.num_input_tokens_seen - before
         self.state.num_input_tokens_seen = before + seen // self.pipeline.ranks.size
 
@@ -188,7 +188,8 @@ class PipelineTrainer(Trainer):
         checkpoints.save(state)
         checkpoints.close()
         if self.args.should_save:
-            torch.save(self.lr_scheduler.state_dict(), Path(output_dir, SCHEDULER_NAME))
+            scheduler: Any = self.lr_scheduler
+            torch.save(scheduler.state_dict(), Path(output_dir, SCHEDULER_NAME))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         load_weights(resume_from_checkpoint, self.pipeline)
@@ -203,9 +204,10 @@ class PipelineTrainer(Trainer):
         checkpoints, own = self._checkpoints(checkpoint, resume=True)
         checkpoints.restore(lambda found: own.check_goes_on(found, found.step))
         checkpoints.close()
-        self.lr_scheduler.load_state_dict(torch.load(Path(checkpoint, SCHEDULER_NAME)))
-        rates = self.lr_scheduler.get_last_lr()
-        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+        optimizer: Any = self.optimizer
+        scheduler: Any = self.lr_scheduler
+        scheduler.load_state_dict(torch.load(Path(checkpoint, SCHEDULER_NAME)))
+        for group, rate in zip(optimizer.param_groups, scheduler.get_last_lr(), strict=True):
             group["lr"] = rate
 
     def _checkpoints(self, folder: str, *, resume: bool) -> tuple[Checkpointer, TrainingState]:
@@ -221,7 +223,7 @@ class PipelineTrainer(Trainer):
             plan=self.pipeline.lowered.schedule.name,
         )
         options = CheckpointOptions(folder=Path(folder, _RANKS), resume=resume)
-        optimizer = getattr(self.optimizer, "optimizer", self.optimizer)
+        optimizer: Any = getattr(self.optimizer, "optimizer", self.optimizer)  # accelerate's own
         made = Checkpointer(options, own, optimizer, timeout_s=self.args.ddp_timeout)
         return made, state
 

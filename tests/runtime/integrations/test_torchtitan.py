@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import init_device_mesh
 
 import synth
@@ -37,7 +38,7 @@ def debug_model(num_layers: int = 22) -> Any:
     from torchtitan.models.common.attention import FlexAttention
     from torchtitan.models.llama3 import model_registry
 
-    flex._validate_device = lambda *_: None  # type: ignore[assignment]
+    flex._validate_device = lambda *_: None
     FlexAttention._compiled_flex_attn = staticmethod(flex.flex_attention)
     config = model_registry("debugmodel").model
     config.layers = [copy.deepcopy(config.layers[i % 6]) for i in range(num_layers)]
@@ -108,6 +109,9 @@ def run_both(
             *((f"layers.{n}", m) for n, m in part.layers.items()),
         ]
     }
+    with torch.no_grad():
+        for parameter in (p for part in parts for p in part.parameters()):
+            parameter.zero_()
     synth.load_weights(f"{folder}/before", pipeline, layers=layers)
     keywords = {name: Replicate(value) for name, value in own.items()}
     batch = pipeline.split(TOKENS, targets=LABELS, **keywords)
@@ -125,7 +129,7 @@ def test_plans_train_torchtitans_model_as_its_uncut_one(
     options = tomllib.loads(to_torchtitan(plan, str(tmp_path / "plan.csv")))
     warnings.simplefilter("ignore")
     model = debug_model()
-    dcp.save(model.state_dict(), checkpoint_id=tmp_path / "before")  # as torchtitan writes models
+    save(model.state_dict(), checkpoint_id=tmp_path / "before")  # as torchtitan writes models
     found = pool.run(run_both, RANKS, plan.to_json(), str(tmp_path), options)
 
     positions = torch.arange(LENGTH).expand(1, LENGTH)
@@ -140,6 +144,6 @@ def test_plans_train_torchtitans_model_as_its_uncut_one(
             torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-6)
 
     read = {name: torch.zeros_like(tensor) for name, tensor in model.state_dict().items()}
-    dcp.load(read, checkpoint_id=tmp_path / "after")
+    load(read, checkpoint_id=tmp_path / "after")
     for name, tensor in model.state_dict().items():
         assert torch.equal(read[name], tensor), name

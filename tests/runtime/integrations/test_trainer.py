@@ -100,7 +100,7 @@ def train(
             train_dataset=data,
             eval_dataset=data[:EVALUATED],
         )
-        trainer.train(resume_from_checkpoint=resume and str(resume))
+        trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
         trainer.save_model(str(folder / "trained"))
         return logged(trainer)
     finally:
@@ -171,8 +171,9 @@ def test_a_resumed_run_and_the_best_model_are_those_of_a_trainer(pool: Any, tmp_
     )
     whole, num = tmp_path / "whole", NUM_SAMPLES
     log, _ = pool.run(train, 2, plan, whole, SAVING, num)
+    model = make("llama")
     alone = Trainer(
-        make("llama"),
+        model,
         arguments(tmp_path / "alone", **SAVING),
         train_dataset=samples(),
         eval_dataset=samples()[:EVALUATED],
@@ -180,7 +181,7 @@ def test_a_resumed_run_and_the_best_model_are_those_of_a_trainer(pool: Any, tmp_
     alone.train()
     assert log == pytest.approx(logged(alone), rel=1e-5)
     found = load("llama", whole / "trained").state_dict()  # of the best step
-    for name, tensor in alone.model.state_dict().items():
+    for name, tensor in model.state_dict().items():
         torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=1e-5)
 
     start = whole / "checkpoint-6"
