@@ -55,10 +55,12 @@ def pick_device(wanted: str, local_rank: int = 0) -> torch.device:
     """
     if wanted not in ("auto", "cpu", "cuda"):
         raise SynthError(f"device {wanted!r} is unknown; write auto, cpu or cuda")
+    if wanted == "cpu":
+        return torch.device("cpu")
     available = torch.cuda.is_available()
     if wanted == "cuda" and not available:
         raise SynthError("device cuda was asked for, this torch finds none; use --device cpu")
-    if wanted == "cpu" or not available:
+    if not available:
         return torch.device("cpu")
     return torch.device("cuda", local_rank % torch.cuda.device_count())
 

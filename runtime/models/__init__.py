@@ -9,6 +9,7 @@ becomes such layers by `cut`.
 """
 
 from .cut import cut_in_words
+from .hugging_face import is_hugging_face
 from .layers import layer_names, num_safe_ids, vocabulary_size
 from .loading import (
     BuiltModel,
@@ -33,6 +34,7 @@ __all__ = [
     "cut_in_words",
     "each_layer",
     "is_built_in",
+    "is_hugging_face",
     "layer_names",
     "layer_signature",
     "load_layers",

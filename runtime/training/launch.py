@@ -1,38 +1,33 @@
-"""Starts a run's processes with torchrun's engine."""
+"""Launches the ranks of a run on this machine, and explains how they ended."""
 
-import logging
 import os
 import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from types import FrameType
 
-from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-from synth import version
 from synth.errors import ExitCode, RunFailure, SynthError
 from synth.profile.links import Links
 from synth.run_options.emulation_options import EmulationOptions
 from synth.run_options.train_options import TrainOptions
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered
+from synth.system.processors import limit_ranks
 
 from ..execution.transport.host.block_names import remove_leftovers, shared_folder
+from ..models import is_hugging_face
 from ..rank_result import RankResult
 from ..run_folder import named_to_ranks
-from .local_rendezvous import BACKEND
+from ..world import pick_device
+from .local_ranks import RanksFailed, Signalled, run_ranks
 from .post_mortem import LastSeen, explain, last_attempt, places_of_all
 from .process_grid import mesh_of
 from .stopping import passing_on_sigterm
 from .worker import WorkerOrder, load_results
 
-_SIGNALS = "SIGTERM,SIGHUP,SIGQUIT"
+_SIGNALS = frozenset({signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
 
 
 def launch(
@@ -57,62 +52,49 @@ def launch(
         order_path.write_text(order.model_dump_json())
         saves = isinstance(options, TrainOptions) and options.checkpoint is not None
         try:
-            with passing_on_sigterm(folder, _terminate) if saves else nullcontext():
-                _start(
+            passing = passing_on_sigterm(folder, _terminate) if saves else nullcontext()
+            with passing, _meeting_in(folder):
+                run_ranks(
                     mesh.size,
                     "synth.runtime.training.worker",
-                    str(order_path),
-                    folder=folder,
+                    [str(order_path)],
+                    signals=_SIGNALS - {signal.SIGTERM} if saves else _SIGNALS,
                     max_restarts=options.restarts,
-                    signals="SIGHUP,SIGQUIT" if saves else _SIGNALS,
+                    preload=_preload(plan, options),
                 )
-        except ChildFailedError as error:
-            codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
-            raise explain(last_attempt(folder), lowered, codes, mesh) from None
-        except SignalException as error:
+        except RanksFailed as error:
+            raise explain(last_attempt(folder), lowered, error.codes, mesh) from None
+        except Signalled as error:
             places = places_of_all(last_attempt(folder), lowered, mesh)
-            raise _interrupted(places, error.sigval) from None
+            raise _interrupted(places, error.number) from None
         finally:
             remove_leftovers(shared_folder())
         return load_results(folder)
 
 
 def _terminate() -> None:
-    """End the ranks as torchrun's engine does on a signal."""
-    raise SignalException("a second SIGTERM", sigval=signal.SIGTERM)
+    """End the ranks as another signal would."""
+    raise Signalled(signal.SIGTERM)
 
 
-@contextmanager
-def _killing_on_ctrl_c() -> Iterator[None]:
-    """Kill the ranks on Ctrl-C; while they import, SIGINT would end them with tracebacks.
+def _preload(plan: Plan, options: TrainOptions | EmulationOptions) -> tuple[str, ...] | None:
+    """Return what ranks import beside their module; None: this process is not to be forked.
 
-    Only a main thread may handle signals; elsewhere they are somebody else's.
+    CUDA cannot be forked, and the code of a user's function, which has run here, may not be.
     """
-
-    def kill(signum: int, frame: FrameType | None) -> None:
-        raise SignalException("Ctrl-C", sigval=signal.SIGKILL)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = signal.signal(signal.SIGINT, kill)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, previous)
+    if isinstance(options, EmulationOptions):
+        return ()
+    if pick_device(options.device).type != "cpu" or options.inputs is not None:
+        return None
+    used = is_hugging_face(options.model or plan.workload.model)
+    # torch imports the first one for operations on the meta device.
+    return ("torch._dynamo", *(("transformers.modeling_utils",) if used else ()))
 
 
-def _interrupted(places: Sequence[LastSeen | str], signal_number: signal.Signals) -> SynthError:
-    """Return the error for a signal, with the places of the ranks.
-
-    SIGKILL means Ctrl-C, for which the ranks are killed.
-    """
-    if signal_number == signal.SIGKILL:
-        signal_number = signal.SIGINT
-    stopped = SynthError(
-        f"stopped by {signal.Signals(signal_number).name}: {'; '.join(map(str, places))}"
-    )
-    is_term = signal_number == signal.SIGTERM
+def _interrupted(places: Sequence[LastSeen | str], number: signal.Signals) -> SynthError:
+    """Return the error for a signal, with the places of the ranks."""
+    stopped = SynthError(f"stopped by {number.name}: {'; '.join(map(str, places))}")
+    is_term = number == signal.SIGTERM
     stopped.exit_code = ExitCode.TERMINATED if is_term else ExitCode.INTERRUPTED
     return stopped
 
@@ -126,63 +108,31 @@ def launch_link_probe(num_ranks: int, device: str) -> Links:
     """
     with tempfile.TemporaryDirectory(prefix="synth-links-") as name:
         try:
-            _start(num_ranks, "synth.runtime.profiling.link_probe", device, name, folder=Path(name))
-        except ChildFailedError as error:
+            with _meeting_in(Path(name)):
+                run_ranks(
+                    num_ranks,
+                    "synth.runtime.profiling.link_probe",
+                    [device, name],
+                    signals=_SIGNALS,
+                )
+        except RanksFailed as error:
             raise RunFailure(f"measuring the links failed: {error}") from None
-        except SignalException as error:
-            raise _interrupted(["the links were being measured"], error.sigval) from None
+        except Signalled as error:
+            raise _interrupted(["the links were being measured"], error.number) from None
         return Links.model_validate_json((Path(name) / "links.json").read_text())
 
 
-def _start(
-    num_ranks: int,
-    module: str,
-    *arguments: str,
-    folder: Path,
-    max_restarts: int = 0,
-    signals: str = _SIGNALS,
-) -> None:
-    """Run a module as `torchrun --standalone -m MODULE` does, such that only this user gets in.
+@contextmanager
+def _meeting_in(folder: Path) -> Iterator[None]:
+    """Let ranks that are started meet in a folder, which is this user's alone.
 
-    Ranks meet in the folder, which is this user's alone, and their connections are on the loopback
-    interface. The engine's own files go into the folder, too, because it never removes them.
+    Their connections are on the loopback interface.
     """
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback())
     os.environ.setdefault("NCCL_SOCKET_IFNAME", loopback())
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "3")
-    _silence("torch.distributed.elastic")
-    _let_workers_find_a_checkout()
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=num_ranks,
-        run_id=f"synth-{os.getpid()}",
-        rdzv_backend=BACKEND,
-        local_addr="localhost",
-        max_restarts=max_restarts,
-        monitor_interval=0.1,
-        logs_specs=DefaultLogsSpecs(log_dir=str(folder / "torchelastic")),
-        signals_to_handle=signals,
-    )
-    with _killing_on_ctrl_c(), named_to_ranks(folder):
-        elastic_launch(config, sys.executable)("-m", module, *arguments)
-
-
-def _silence(name: str) -> None:
-    """Silence loggers, also those below that have levels of their own."""
-    logger = logging.getLogger(name)
-    logger.propagate = False
-    logger.addHandler(logging.NullHandler())
-
-
-def _let_workers_find_a_checkout() -> None:
-    """Put the checkout on PYTHONPATH, because workers start in the user's folder."""
-    root = Path(version.__file__).resolve().parent.parent
-    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if (root / "pyproject.toml").exists() and str(root) not in paths:
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root), *paths]))
+    limit_ranks()
+    with named_to_ranks(folder):
+        yield
 
 
 def loopback() -> str:

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from ..execution.transport.objects import gather_objects
@@ -23,6 +23,9 @@ PATIENCE_S = 5.0
 _POLL_S = 0.5
 
 _STOPPED = ("T", "t")
+
+# The variable with the processes of the ranks that were forked, in their order.
+_SIBLINGS = "SYNTH_RANK_PROCESSES"
 
 # Variables that are the same for all ranks of one start by torchrun or its engine.
 _OF_ONE_START = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "WORLD_SIZE")
@@ -109,11 +112,19 @@ def is_stopped(pid: int) -> bool:
     return fields is not None and fields[0] in _STOPPED
 
 
+def name_siblings(pids: Sequence[int]) -> None:
+    """Let `sibling_pids` find ranks that were forked, whose environment /proc does not show."""
+    os.environ[_SIBLINGS] = ",".join(map(str, pids))
+
+
 def sibling_pids() -> dict[int, int]:
     """The processes that the same launcher has started for ranks on this machine, joined or not.
 
-    Their environment names the rank, and the start of the ranks to which it belongs.
+    Unless it has named them, their environment names the rank, and the start of the ranks to which
+    it belongs.
     """
+    if _SIBLINGS in os.environ:
+        return dict(enumerate(map(int, os.environ[_SIBLINGS].split(","))))
     if not PROC.is_dir():
         return {}
     own, found = _environment(os.getpid()), {}

@@ -10,6 +10,7 @@ from synth.cli.read.options import ChartWidthOption, ForceOption
 from synth.records.command_option import After, CommandOption
 from synth.records.record import Record
 from synth.run_options.emulation_options import EmulationOptions
+from synth.system.processors import limit_ranks
 
 
 class EmulateRequest(Record):
@@ -45,6 +46,7 @@ def command(
 
     Order, overlap, memory and synchronization are those of the real executor.
     """
+    limit_ranks()
     from synth.cli.work.emulate import work
 
     work(plan, request)

@@ -15,6 +15,7 @@ from synth.records.overwrite_guard import PAGE, RUN, TRACE, check_replaceable
 from synth.records.record import Record
 from synth.records.safe_write import check_folder, check_outputs
 from synth.run_options.train_options import TrainOptions
+from synth.system.processors import limit_ranks
 
 
 class RunRequest(Record):
@@ -92,6 +93,7 @@ def command(
     request: RunRequest,
 ) -> None:
     """Train under PLAN: launch one process per rank, or run as a worker under torchrun."""
+    limit_ranks()
     from synth.cli.work.run import work
 
     work(plan, request)

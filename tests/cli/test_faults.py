@@ -150,7 +150,7 @@ def test_a_rank_that_was_stopped_ends_the_run_long_before_the_time_out(
 def test_a_rank_that_is_stopped_before_it_has_joined_is_named_and_ended(
     command: list[str], run_plan: Path, text: Path
 ) -> None:
-    marker = b"synth.runtime.training.worker" if command is COMMAND else b"synth"
+    marker = None if command is COMMAND else b"synth"
     with started(command, run_plan, "--data", text, "--steps", 2) as process:
         while len(workers := workers_of(process.pid, marker)) < 2 and process.poll() is None:
             time.sleep(0.01)
@@ -204,7 +204,7 @@ class Head(nn.Module):
         self.calls = 0
     def forward(self, x, targets):
         self.calls += 1
-        if self.calls == 4000:  # some seconds, so that steps are seen
+        if self.calls == 800:  # many steps, so that it is known how long they take
             for _ in itertools.count():
                 pass
         return nn.functional.cross_entropy(self.out(x).flatten(0, 1), targets.flatten())
@@ -222,7 +222,7 @@ def test_a_rank_in_an_endless_loop_is_named_and_ended_long_before_the_time_out(
     model.write_text(ENDLESS)
     workload = Workload(model=f"{model}:layers", micro_batch_size=2, sequence_length=16)
     plan = make_run_plan(workload, (1, 1), tmp_path)
-    limits = ("--patience", 15, "--trust")
+    limits = ("--patience", 8, "--trust")
     with started(COMMAND, plan, "--data", text, "--steps", 100000, *limits) as process:
         _, stderr = process.communicate(timeout=600)
     assert process.returncode == 1
@@ -256,7 +256,7 @@ def test_ranks_started_again_go_on_from_the_checkpoint_with_the_same_losses(
         assert ended.code == 0, ended.stderr
     saved = ("--checkpoint", tmp_path / "saved", "--checkpoint-every", 5)
     again = ("--restarts", 1) if launcher is COMMAND else ()
-    marker = b"synth" if launcher is TORCHRUN else b"synth.runtime.training.worker"
+    marker = b"synth" if launcher is TORCHRUN else None
     with started(launcher, *arguments, *saved, *again, "-o", tmp_path / "run.json") as process:
         read_until(process, "checkpoint of step")
         os.kill(workers_of(process.pid, marker)[1], signal.SIGKILL)
@@ -314,7 +314,7 @@ def test_sigterm_without_checkpoints_ends_a_run_at_once_telling_where_ranks_were
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are read from /proc")
-@pytest.mark.parametrize("pause_s", sweep([0.3, 2.0, 1.0], daily=2))
+@pytest.mark.parametrize("pause_s", sweep([0.0, 0.5, 0.2], daily=2))
 def test_ctrl_c_while_ranks_import_is_told_in_one_line(
     run_plan: Path, text: Path, pause_s: float
 ) -> None:

@@ -1,15 +1,17 @@
 """Nothing of a run on one machine can be reached by another user: every socket and file of it."""
 
+import json
 import os
 import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from synth.profile.workload import Workload
-from tests.cli.conftest import TINY, make_run_plan
+from tests.cli.conftest import make_run_plan
 from tests.cli.test_faults import COMMAND, started
 from tests.cli.worker_processes import read_until, workers_of
 
@@ -51,20 +53,56 @@ def inet_sockets(pid: int) -> dict[str, tuple[str, str, str]]:
     return found
 
 
-def test_a_run_listens_on_no_address_of_the_machine_and_its_launcher_on_none_at_all(
-    text: Path, tmp_path: Path
-) -> None:
-    workload = Workload(model="gpt", arguments=TINY, micro_batch_size=2, sequence_length=32)
-    plan = make_run_plan(workload, (3, 3), tmp_path)
-    temporary = tmp_path / "temporary"
+# Each rank writes the environment that it finds.
+MODEL = """
+import json, os
+from pathlib import Path
+from torch import nn
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(8, 256)
+    def forward(self, x, targets):
+        return nn.functional.cross_entropy(self.out(x).flatten(0, 1), targets.flatten())
+def layers():
+    if "RANK" in os.environ:
+        name = f"environment-{os.environ['RANK']}.json"
+        Path(__file__).with_name(name).write_text(json.dumps(dict(os.environ)))
+    return [nn.Embedding(256, 8), Head()]
+"""
+
+
+class Running(NamedTuple):
+    """A run of two ranks: its launcher, its temporary files and what its ranks wrote."""
+
+    launcher: int
+    temporary: Path
+    written: Path
+
+
+@pytest.fixture(scope="module")
+def run(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "model.py").write_text(MODEL)
+    model = f"{folder / 'model.py'}:layers"
+    workload = Workload(model=model, micro_batch_size=2, sequence_length=32)
+    plan = make_run_plan(workload, (1, 1), folder)
+    temporary = folder / "temporary"
     temporary.mkdir(mode=0o700)
-    with started(COMMAND, plan, "--data", text, "--steps", 100000, temporary=temporary) as process:
+    arguments = (plan, "--data", text, "--steps", 1000000, "--trust")
+    with started(COMMAND, *arguments, temporary=temporary) as process:
         read_until(process, "step ")
-        workers = workers_of(process.pid)
-        assert len(workers) == 2
-        for pid in (process.pid, *workers):
-            judge_sockets(pid, is_launcher=pid == process.pid)
-            judge_files(pid, temporary)
+        yield Running(process.pid, temporary, folder)
+
+
+def test_a_run_listens_on_no_address_of_the_machine_and_its_launcher_on_none_at_all(
+    run: Running,
+) -> None:
+    workers = workers_of(run.launcher)
+    assert len(workers) == 2
+    for pid in (run.launcher, *workers):
+        judge_sockets(pid, is_launcher=pid == run.launcher)
+        judge_files(pid, run.temporary)
 
 
 def judge_sockets(pid: int, *, is_launcher: bool) -> None:
@@ -96,15 +134,9 @@ def judge_files(pid: int, temporary: Path) -> None:
     assert list(temporary.glob("*/store-*")), "the ranks meet in a file"
 
 
-def test_ranks_meet_in_the_folder_and_torchruns_store_is_not_made(
-    text: Path, tmp_path: Path
-) -> None:
+def test_ranks_meet_in_the_folder_and_torchruns_store_is_not_made(run: Running) -> None:
     """The environment of the ranks names no address that could be connected to."""
-    workload = Workload(model="gpt", arguments=TINY, micro_batch_size=2, sequence_length=32)
-    plan = make_run_plan(workload, (3, 3), tmp_path)
-    with started(COMMAND, plan, "--data", text, "--steps", 100000) as process:
-        read_until(process, "step ")
-        for pid in workers_of(process.pid):
-            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            assert b"MASTER_PORT=0" in environment
-            assert b"TORCHELASTIC_USE_AGENT_STORE=False" in environment
+    for rank in range(2):
+        environment = json.loads((run.written / f"environment-{rank}.json").read_text())
+        assert environment["MASTER_PORT"] == "0"
+        assert environment["TORCHELASTIC_USE_AGENT_STORE"] == "False"

@@ -6,14 +6,14 @@ import subprocess
 from pathlib import Path
 
 
-def workers_of(parent: int, marker: bytes = b"synth.runtime.training.worker") -> list[int]:
-    """The children whose command line holds the marker, in the order of their ranks.
+def workers_of(parent: int, marker: bytes | None = None) -> list[int]:
+    """The children whose command line holds the marker, in the order of their ranks; None: forks.
 
-    Not one that has yet to become a worker: until then it is a copy of its parent, which waits for
-    it and cannot even be killed meanwhile.
+    With a marker a copy of the parent is left out, as it has yet to become a worker: the parent
+    waits for it, and it cannot even be killed meanwhile.
     """
     found = []
-    own = _command_of(parent) if marker else None
+    own = _command_of(parent)
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue
@@ -22,9 +22,10 @@ def workers_of(parent: int, marker: bytes = b"synth.runtime.training.worker") ->
         except OSError:
             continue
         command = _command_of(int(folder.name))
-        if int(fields[1]) != parent or command is None or command == own:
+        if int(fields[1]) != parent or command is None:
             continue
-        if marker in command:
+        is_fork = command == own
+        if is_fork if marker is None else not marker or (marker in command and not is_fork):
             found.append(int(folder.name))
     return sorted(found)
 

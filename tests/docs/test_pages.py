@@ -191,7 +191,7 @@ def write_files(found: list[Block], folder: Path) -> None:
 
 
 def shortened(command: str, search_s: int) -> str:
-    """Lower time limits and steps: the test is of the commands, not of their figures."""
+    """Lower limits of time, steps and rounds: the test is of the commands, not of their figures."""
     most_s = max(search_s, LAYOUTS_S) if command.startswith("synth plan ") else search_s
 
     def limit(found: re.Match[str]) -> str:
@@ -201,6 +201,8 @@ def shortened(command: str, search_s: int) -> str:
     def steps(found: re.Match[str]) -> str:
         return f"--steps {min(int(found[1]), STEPS)}"
 
+    if command.startswith("synth profile ") and not re.search(r"--iters|\.csv", command):
+        command = command.replace("synth profile ", "synth profile --iters 2 ", 1)
     return re.sub(r"--steps (\d+)", steps, re.sub(r"--time-limit (\d+)(s|m)", limit, command))
 
 

@@ -16,6 +16,19 @@ from typing import Any
 LONGEST_WAIT_S = 1.0
 
 
+def forkserver() -> Any:
+    """The context of all processes that tests fork: one process imports what they need, once.
+
+    The first use of the context starts that process.
+    """
+    context = multiprocessing.get_context("forkserver")
+    # The last one takes a second in each process that imports it for itself.
+    context.set_forkserver_preload(
+        ["pytest", "synth.runtime.training.worker", "torch.distributed.tensor.debug"]
+    )
+    return context
+
+
 class GlooPool:
     """Runs `function(rank, world_size, *arguments)` of a test file on 1 to `size` processes.
 
@@ -24,12 +37,7 @@ class GlooPool:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        context = multiprocessing.get_context("forkserver")
-        # The last one takes a second in each process that imports it for itself.
-        context.set_forkserver_preload(
-            ["pytest", "synth.runtime.training.worker", "torch.distributed.tensor.debug"]
-        )
-        self._context = context
+        self._context = forkserver()
         self._processes: list[Any] = []
         self._begin_anew()
 

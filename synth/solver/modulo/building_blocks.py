@@ -87,12 +87,12 @@ class BuildingBlocks:
         self._found = _Found(PlacedBlock(np.arange(len(starts)), waits, starts), interval)
 
     def run(self, least_us: float, most_us: float, effort: int = 1) -> Iterator[CyclicSchedule]:
-        """Yield blocks of ever shorter intervals, each as found and made shorter.
+        """Yield blocks of ever shorter intervals, and each that is followed by none made shorter.
 
-        After a try that succeeds the next step is longer, and after one that fails shorter. Where
-        this was run before, it goes on from the shortest block. The first block is at a longer
-        interval than asked for, where one is found soon: a block that fits a longer interval is
-        near one that fits this one, or not at all.
+        After a try that succeeds the next step is twice as long, and after one that fails half as
+        long. Where this was run before, it goes on from the shortest block. The first block is at a
+        longer interval than asked for, where one is found soon: a block that fits a longer interval
+        is near one that fits this one, or not at all.
 
         Args:
             least_us: per micro-batch; nothing shorter is tried.
@@ -104,19 +104,21 @@ class BuildingBlocks:
         most, step = int(self.size * most_us), BUILDING_BLOCKS.first_step
         self._found = self._found or self._first(most)
         begin, shortest = self._found or _Found(self._at_once(most), most)
+        new: _Found | None = None
         while step >= BUILDING_BLOCKS.least_step and shortest > least and not self._should_stop():
             interval = max(least, min(shortest - 1, round(shortest * (1 - step))))
             found = self._fitting(begin, interval)
             if found is None:
                 step /= 2
+                yield from self._compacted(new)
+                new = None
                 continue
             begin, shortest, step = found, interval, min(2 * step, BUILDING_BLOCKS.most_step)
             self._found = _Found(begin, shortest)
             if interval < most:
-                yield self._schedule(found, interval)
-                compacted = self._compacted(found, interval)
-                if not np.array_equal(compacted.starts, found.starts):
-                    yield self._schedule(compacted, interval)
+                new = self._found
+                yield self._schedule(*new)
+        yield from self._compacted(new)
 
     def _first(self, most: int) -> "_Found | None":
         """Return a block at a longer interval, the shortest of few; None if none is found."""
@@ -148,10 +150,14 @@ class BuildingBlocks:
                 return best
         return None
 
-    def _compacted(self, block: PlacedBlock, interval: int) -> PlacedBlock:
-        """Return a shorter block at the same interval, so that it fills and drains sooner."""
+    def _compacted(self, found: _Found | None) -> Iterator[CyclicSchedule]:
+        """Yield a shorter block at the same interval, which fills and drains sooner, if it is."""
+        if found is None:
+            return
         temperatures = BUILDING_BLOCKS.temperatures_of_compaction
-        return self._annealed(block, interval, temperatures, compacts=True)[0]
+        shorter, _ = self._annealed(found.block, found.interval, temperatures, compacts=True)
+        if not np.array_equal(shorter.starts, found.block.starts):
+            yield self._schedule(shorter, found.interval)
 
     def _annealed(
         self,

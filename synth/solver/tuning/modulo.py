@@ -92,7 +92,7 @@ class BuildingBlockTuning:
     first_stretches: tuple[float, ...] = (1.2, 1.6)
     # Steps, as shares of the shortest interval: the first, the longest, and the last that is tried.
     first_step: float = 0.02
-    most_step: float = 0.08
+    most_step: float = 0.3
     least_step: float = 0.004
     # First and last temperature, as shares of a rank's memory: from the block at a longer interval,
     # and from one in which nothing waits. The same as shares of an interval.

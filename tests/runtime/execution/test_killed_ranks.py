@@ -1,6 +1,5 @@
 """A rank is killed: without a launcher, too, the others end within seconds and name it."""
 
-import multiprocessing
 import os
 import signal
 import sys
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import FileStore
 
 from synth.families import generate
+from tests.runtime.gloo_pool import forkserver
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are seen in /proc")
 
@@ -92,8 +92,7 @@ def serve(rank: int, folder: Path, name: str, when: str) -> None:
 def test_the_others_end_within_seconds_naming_the_rank(
     tmp_path: Path, name: str, when: str
 ) -> None:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch.distributed"])
+    context = forkserver()
     started = [context.Process(target=serve, args=(r, tmp_path, name, when)) for r in range(SIZE)]
     for process in started:
         process.start()
@@ -127,9 +126,7 @@ def test_blocks_whose_ranks_were_all_killed_are_removed_by_the_next_pipeline(
     elsewhere.touch()
     living = Path(f"{new_prefix(tmp_path)}signals")
     living.touch()
-    killed = multiprocessing.get_context("forkserver").Process(
-        target=leave_blocks, args=(tmp_path,)
-    )
+    killed = forkserver().Process(target=leave_blocks, args=(tmp_path,))
     killed.start()
     killed.join()
     assert len(list(tmp_path.iterdir())) == 3

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch.distributed.elastic.multiprocessing.api import SignalException
 
 from synth.errors import SynthError
 from synth.runtime.profiling.link_probe import fitted_link
 from synth.runtime.training import launch
+from synth.runtime.training.local_ranks import Signalled
 
 SMALL_BYTES, LARGE_BYTES = 64 << 10, 4 << 20
 
@@ -77,15 +77,15 @@ def test_messages_far_beyond_any_buffer_cross_at_the_same_time(pool: Any) -> Non
 
 @pytest.mark.parametrize(
     ("sent", "told", "code"),
-    [(signal.SIGKILL, "SIGINT", 130), (signal.SIGTERM, "SIGTERM", 143)],
+    [(signal.SIGINT, "SIGINT", 130), (signal.SIGTERM, "SIGTERM", 143)],
 )
 def test_a_signal_while_links_are_measured_is_told_in_one_line(
     monkeypatch: pytest.MonkeyPatch, sent: signal.Signals, told: str, code: int
 ) -> None:
     def interrupted(*arguments: object, **options: object) -> None:
-        raise SignalException("a signal", sigval=sent)  # Ctrl-C reaches the ranks as SIGKILL
+        raise Signalled(sent)
 
-    monkeypatch.setattr(launch, "_start", interrupted)
+    monkeypatch.setattr(launch, "run_ranks", interrupted)
     with pytest.raises(SynthError, match=f"stopped by {told}: the links were being") as raised:
         launch.launch_link_probe(2, "cpu")
     assert raised.value.exit_code == code

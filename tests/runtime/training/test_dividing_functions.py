@@ -22,6 +22,7 @@ from tests.runtime.training.test_tensor_parallel_runs import (
     whole,
     without_groups,
 )
+from tests.sweep import sweep
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 16,
@@ -205,15 +206,15 @@ def test_a_model_of_transformers_is_divided_by_its_own_plan(
         assert losses == pytest.approx(wanted, rel=1e-5)
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+# Norms of the queries and keys of a process's heads stay whole.
+QWEN3 = ("qwen3", "Qwen3ForCausalLM", 2 * 16 * 16 + 2 * 16 * 8 + 3 * 16 * 24, 2 * 16 + 2 * 4)
+# The outputs of packed matrices are gathered, so that each process has all heads.
+PHI3 = ("phi3", "Phi3ForCausalLM", 2 * 16 * 16 + 2 * 16 * 8 + 3 * 16 * 24, 2 * 16)
+
+
 @pytest.mark.parametrize(
-    ("kind", "architecture", "divided", "whole"),
-    [
-        # Norms of the queries and keys of a process's heads stay whole.
-        ("qwen3", "Qwen3ForCausalLM", 2 * 16 * 16 + 2 * 16 * 8 + 3 * 16 * 24, 2 * 16 + 2 * 4),
-        # The outputs of packed matrices are gathered, so that each process has all heads.
-        ("phi3", "Phi3ForCausalLM", 2 * 16 * 16 + 2 * 16 * 8 + 3 * 16 * 24, 2 * 16),
-    ],
+    ("kind", "architecture", "divided", "whole", "schedule"),
+    sweep([(*QWEN3, "1f1b"), (*PHI3, "zb-h1"), (*QWEN3, "zb-h1"), (*PHI3, "1f1b")], daily=2),
 )
 def test_head_norms_and_packed_columns_are_divided_as_the_plan_says(
     pool: GlooPool,

@@ -12,6 +12,7 @@ from synth.estimates.published import PublishedRun, published_runs
 from synth.families import generate
 from synth.schedule.lowering.lower import Lowered, lower
 from synth.schedule.simulate import Timeline, simulate
+from tests.sweep import sweep
 
 
 class Shared(NamedTuple):
@@ -75,7 +76,7 @@ def _end_if_transfers_go_first(
     return until
 
 
-@pytest.mark.parametrize("part", range(3))
+@pytest.mark.parametrize("part", sweep(range(3), daily=1))
 def test_reductions_of_published_runs_hardly_meet_transfers(part: int) -> None:
     runs = [run for run in published_runs() if run.step.ranks > 1][part::3]
     shared = [found for run in runs if (found := shared_interface(run)) is not None]

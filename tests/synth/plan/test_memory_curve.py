@@ -35,6 +35,7 @@ from synth.search.outcome import StoppedBy
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
 from synth.system.child_process import ChildProcess
+from tests.sweep import sweep
 from tests.synth.effort import HOURS_S
 from tests.synth.every_order import true_curve, true_value
 
@@ -337,7 +338,7 @@ def true_curve_of_any_partition(profile: Profile) -> list[tuple[int, int]]:
     return sorted(found)
 
 
-@pytest.mark.parametrize(("layers", "partitions"), [(UNEQUAL, 1), (HEAVY_FIRST, 2)])
+@pytest.mark.parametrize(("layers", "partitions"), sweep([(UNEQUAL, 1), (HEAVY_FIRST, 2)], daily=1))
 def test_a_curve_over_all_partitions_encloses_that_of_all_orders_of_all_of_them(
     layers: _Layers, partitions: int
 ) -> None:
@@ -357,7 +358,7 @@ def test_a_curve_over_all_partitions_encloses_that_of_all_orders_of_all_of_them(
     assert len({point.partition for point in curve.points}) == partitions
 
 
-@pytest.mark.parametrize("layers", [UNEQUAL, HEAVY_FIRST])
+@pytest.mark.parametrize("layers", [UNEQUAL, pytest.param(HEAVY_FIRST, marks=pytest.mark.nightly)])
 def test_the_least_cap_in_any_partition_is_that_of_all_orders_of_all_of_them(
     layers: _Layers,
 ) -> None:

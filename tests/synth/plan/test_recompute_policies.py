@@ -87,7 +87,7 @@ def tight(seed: int, sizes: tuple[int, ...], num_micro_batches: int) -> Problem:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", sweep(range(0, 12, 2), daily=2))
+@pytest.mark.parametrize("seed", sweep([2, 0, 4, 6, 8, 10], daily=1))
 def test_the_policies_found_are_the_best_of_all_and_bounds_are_below_every_one(seed: int) -> None:
     problem = tight(seed, (1, 1), 3)
     solved = [

@@ -60,7 +60,7 @@ def small_without_limit(passing: WeightPassingProblem) -> WeightPassingProblem:
     return weight_passing_problem(GATHER, passing.problem.costs, passing.num_ranks, passing.rounds)
 
 
-@pytest.mark.parametrize(("seed", "headroom"), [(0, 260), (5, 330)])
+@pytest.mark.parametrize(("seed", "headroom"), sweep([(0, 260), (5, 330)], daily=1))
 def test_the_optimum_is_that_of_all_schedules(seed: int, headroom: int) -> None:
     passing = small(seed, headroom)
     found = solve_level(passing, Sharded.WEIGHTS, LONGEST_US, ONE, 20.0)

@@ -18,6 +18,7 @@ from synth.solver.instance.instance import SPLIT
 from synth.solver.instance.memory_models import relaxed_memory
 from synth.solver.instance.timing import keeps_caps, split, timing_of
 from synth.solver.problem import Problem
+from tests.sweep import sweep
 from tests.synth.odd_problems import odd_costs
 
 
@@ -67,10 +68,10 @@ def test_windows_overlap_what_was_one_after_the_other(workers: int) -> None:
     assert least_us <= values[-1] <= 1.02 * least_us
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_windows_of_odd_problems_end_and_keep_the_caps(workers: int) -> None:
+@pytest.mark.parametrize(("workers", "problems"), sweep([(1, 6), (3, 2), (3, 6)], daily=2))
+def test_windows_of_odd_problems_end_and_keep_the_caps(workers: int, problems: int) -> None:
     found = 0
-    for seed in range(6):
+    for seed in range(problems):
         problem = Problem(lasting(odd_costs(random.Random(seed), 4, 2)), placement("v", 2), 4)
         serial = evaluate.evaluate(problem, serial_schedule(problem), "serial")
         assert serial is not None

@@ -30,7 +30,7 @@ def reducing(seed: int, name: str, num_ranks: int, m: int) -> Problem:
     return replace(problem, costs=problem.costs.replace(stages=tuple(stages)))
 
 
-@pytest.mark.parametrize("seed", sweep(range(12), daily=4))
+@pytest.mark.parametrize("seed", sweep(range(12), daily=2))
 @pytest.mark.parametrize(("name", "num_ranks", "m"), SMALL)
 def test_the_optimum_is_that_of_brute_force(name: str, num_ranks: int, m: int, seed: int) -> None:
     problem = reducing(seed, name, num_ranks, m)
@@ -39,7 +39,7 @@ def test_the_optimum_is_that_of_brute_force(name: str, num_ranks: int, m: int, s
     assert result.value_us == result.lower_bound_us == brute_force(problem)
 
 
-@pytest.mark.parametrize("seed", sweep(range(12), daily=3))
+@pytest.mark.parametrize("seed", sweep(range(12), daily=1))
 @pytest.mark.parametrize(("name", "num_ranks", "m"), [("linear", 3, 3), ("v", 2, 2)])
 def test_cpsat_and_milp_agree(name: str, num_ranks: int, m: int, seed: int) -> None:
     problem = reducing(seed + 50, name, num_ranks, m)

@@ -103,7 +103,7 @@ def test_the_optimum_is_that_of_brute_force(name: str, num_ranks: int, m: int, s
         assert result.value_us == result.lower_bound_us == best
 
 
-@pytest.mark.parametrize("seed", sweep(range(4), daily=2))
+@pytest.mark.parametrize("seed", sweep(range(4), daily=1))
 @pytest.mark.parametrize(("name", "num_ranks", "m"), SMALL)
 def test_bounds_hold_with_boundary_bytes(name: str, num_ranks: int, m: int, seed: int) -> None:
     problem = random_problem(seed + 50, name, num_ranks, m, boundary=True)

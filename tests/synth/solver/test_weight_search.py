@@ -40,6 +40,7 @@ from synth.solver.weight_passing.programs import make_schedule
 from synth.solver.weight_passing.search import WeightPassingSearch
 from synth.solver.weight_passing.unshard_placement import OpNeeds
 from synth.solver.weight_passing.visit_options import VisitOptions
+from tests.sweep import sweep
 from tests.synth.every_weight_schedule import (
     BUFFERINGS,
     gather_programs,
@@ -142,7 +143,7 @@ def solved(passing: WeightPassingProblem, target_us: int, seconds: float = 20.0)
 
 
 @pytest.mark.parametrize("movement", WeightMovement)
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", sweep(range(2), daily=1))
 def test_no_schedule_of_a_tiny_problem_is_faster_than_the_one_found(
     movement: WeightMovement, seed: int
 ) -> None:
