@@ -65,12 +65,12 @@ def differences(plan: Plan, profile: Profile) -> Iterator[str]:
         )
     are_shared = plan.weights is None and plan.versions is None
     if are_shared:
-        ties, made = (
+        ties, from_profile = (
             {str(n): tie.model_dump(exclude_unset=True) for n, tie in enumerate(costs.ties)}
             for costs in (plan.costs, derived)
         )
-        if len(ties) != len(made) or any(_compared("", ties, made)):
-            yield _difference("costs, ties", [*ties.values()], [*made.values()])
+        if len(ties) != len(from_profile) or any(_compared("", ties, from_profile)):
+            yield _difference("costs, ties", [*ties.values()], [*from_profile.values()])
     yield from _compared(
         "links", plan.costs.links.model_dump(mode="json"), derived.links.model_dump(mode="json")
     )
