@@ -114,6 +114,7 @@ def stage_ties(profile: Profile, sizes: Sequence[int]) -> tuple[StageTie, ...]:
                     static_bytes=tied.static_bytes,
                     step_us=step_us,
                     reduce_us=math.floor(tied.reduce_us),
+                    trained=tied.gradient_bytes > 0,
                 )
             )
     return tuple(found)
