@@ -14,7 +14,7 @@ install: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[test,dev,torch,hf,picture,docs,ui]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[test,dev,torch,hf,recipes,picture,docs,ui]"
 	touch $@
 
 # Profile a byte-level GPT on this machine, solve it for 4 ranks under a cap that 1F1B meets and

@@ -180,7 +180,7 @@ def _shared(plan: Plan, rank: int, layers: Layers) -> list[RankSharedParameter]:
     """
     rank_of = {n: r for r, held in enumerate(plan.placed.held) for n, _ in held}
     if isinstance(layers, Mapping):
-        for stages in (tie.stages for tie in plan.costs.ties):
+        for stages in (tie.stages for tie in plan.costs.ties if tie.trained):
             if len({rank_of[stage] for stage in stages}) > 1:
                 raise SynthError(
                     f"stages {' and '.join(map(str, stages))} of plan {plan.name!r} share "

@@ -279,6 +279,12 @@ class Checkpointer:
                 f"the last complete one: {kept} there; training continues"
             )
 
+    def close(self) -> None:
+        """Wait for the checkpoint in progress, and end the thread and the group."""
+        self.wait()
+        self._thread.shutdown()
+        dist.destroy_process_group(self._group)
+
     def _agree(self, look: Callable[[], T]) -> T:
         return agree(look, f"cannot read {self._folder.path}", self._group)
 

@@ -24,9 +24,7 @@ def named_tensors(
     """The live tensors of some layers: parameters, persistent buffers and optimizer state."""
     found: dict[str, Tensor] = {}
     for layer_name, layer in layers.items():
-        for name, tensor in layer.state_dict(keep_vars=True).items():
-            if not isinstance(tensor, Tensor):
-                continue  # extra state that a module packs by itself: not supported
+        for name, tensor in own_tensors(layer).items():
             value, state = (
                 optimizer_state.of(tensor) if isinstance(tensor, nn.Parameter) else (tensor, {})
             )
@@ -34,6 +32,29 @@ def named_tensors(
             for key, moment in state.items():
                 found[f"optimizer.{layer_name}.{name}.{key}"] = moment
     return found
+
+
+def stored_tensors(layer: nn.Module) -> dict[str, Tensor]:
+    """A layer's state dict without extra state that a module packs by itself."""
+    state = layer.state_dict(keep_vars=True)
+    return {name: tensor for name, tensor in state.items() if isinstance(tensor, Tensor)}
+
+
+def is_of(layer: nn.Module, tensor: Tensor) -> bool:
+    """True for a parameter or buffer of a layer; False for what a hook of its state dict made."""
+    return any(tensor is own for own in (*layer.parameters(), *layer.buffers()))
+
+
+def own_tensors(layer: nn.Module) -> dict[str, Tensor]:
+    """A layer's parameters and persistent buffers, by the names of its state dict.
+
+    Parameters of which a hook makes others there, such as a matrix that is stored in three parts,
+    have the names of the module.
+    """
+    found = {name: x for name, x in stored_tensors(layer).items() if is_of(layer, x)}
+    known = {id(tensor) for tensor in found.values()}
+    named = layer.named_parameters(remove_duplicate=False)
+    return found | {name: p for name, p in named if id(p) not in known}
 
 
 def named_values(

@@ -1,16 +1,24 @@
 """`transformers.Trainer` of a pipeline: the overrides that its loop needs."""
 
 import copy
+import shutil
+from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate.data_loader import prepare_data_loader
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 from transformers import Trainer, TrainingArguments
+from transformers.trainer import SCHEDULER_NAME
 
 from synth.errors import SynthError
 
+from ..checkpoint import CheckpointOptions, TrainingState
+from ..checkpoint.checkpointer import Checkpointer
 from ..pipeline import Pipeline
-from ..pretrained.of_pipeline import save_weights
+from ..pretrained.all_ranks import AllRanks
+from ..pretrained.of_pipeline import layers_of, load_weights, save_weights
 from .loop import IGNORED, RankModel, loss_on_all_ranks, next_token_targets, token_weights
 
 
@@ -20,7 +28,8 @@ class PipelineTrainer(Trainer):
     Loss, gradient norm and learning rate are those of a `Trainer` in one process: the loss is the
     mean over the tokens of a batch, also over `gradient_accumulation_steps`. Every rank reads the
     same batches, which the pipeline cuts into micro-batches. `save_model` writes the weights of the
-    whole model. Checkpoints to resume from are those of `Checkpointer`, so `save_strategy` is "no".
+    whole model. Beside them a checkpoint has those of `Checkpointer` with the optimizer, so it can
+    be resumed from under any plan of the same layers.
     """
 
     def __init__(
@@ -37,32 +46,33 @@ class PipelineTrainer(Trainer):
         Args:
             pipeline: of a causal language model that was cut for token ids; see `batch_of`.
             args: of the training; a batch size of a device is that of a pipeline. Batches have one
-                size, so the last samples that fill none are left out (`dataloader_drop_last`).
+                size: of training, the last samples that fill none are left out.
             replica: the number of this pipeline, if several train data-parallel.
             num_replicas: their number.
             **keywords: of `Trainer`, such as `train_dataset` and `data_collator`.
 
         Raises:
-            SynthError: the arguments want checkpoints of the Trainer's own, or the best of them; or
-                what the steps of a pipeline do not do.
+            SynthError: the arguments want what the steps of a pipeline do not do.
         """
-        if str(getattr(args.save_strategy, "value", args.save_strategy)) != "no":
-            raise SynthError(
-                f"save_strategy is {args.save_strategy}, and a Trainer saves the optimizer of its "
-                f'first process alone: give save_strategy="no", and save by Checkpointer'
-            )
         _check_arguments(args, keywords)
-        args = copy.copy(args)
-        args.dataloader_drop_last = True
         self.pipeline, self._replica, self._num_replicas = pipeline, replica, num_replicas
-        self._is_divided = True
-        super().__init__(RankModel(pipeline), args, **keywords)
+        self._is_training_data = True
+        super().__init__(RankModel(pipeline), copy.copy(args), **keywords)
 
     def batch_of(self, inputs: dict[str, Any]) -> tuple[Any, Tensor]:
         """Return the first layer's inputs, and the targets, of what the collator makes.
 
         Override this for a model that was cut for other inputs than token ids.
+
+        Raises:
+            SynthError: tokens follow padding, which the model would attend to without the mask.
         """
+        mask = inputs.get("attention_mask")
+        if mask is not None and bool((mask[:, 1:] > mask[:, :-1]).any()):
+            raise SynthError(
+                "tokens follow padding in a batch, and the model was cut for token ids alone: pad "
+                "on the right, or cut it with attention_mask and override batch_of"
+            )
         return inputs["input_ids"], next_token_targets(inputs["labels"])
 
     def create_accelerator_and_postprocess(self) -> None:
@@ -70,12 +80,12 @@ class PipelineTrainer(Trainer):
         super().create_accelerator_and_postprocess()
         accelerator = self.accelerator
         accelerator.prepare_model = lambda model, *args, **keywords: model
-        accelerator.gather_for_metrics = lambda value, *args, **keywords: value
+        self.gather_function = accelerator.gather_for_metrics = self._without_repeated
         accelerator.prepare_data_loader = lambda loader, *args, **keywords: prepare_data_loader(
             loader,
             accelerator.device,
-            num_processes=self._num_replicas if self._is_divided else 1,
-            process_index=self._replica if self._is_divided else 0,
+            num_processes=self._num_replicas if self._is_training_data else 1,
+            process_index=self._replica if self._is_training_data else 0,
             put_on_device=accelerator.device_placement,
             rng_types=accelerator.rng_types.copy(),
             even_batches=accelerator.even_batches,
@@ -84,13 +94,17 @@ class PipelineTrainer(Trainer):
             non_blocking=accelerator.non_blocking,
         )
 
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        """Return the batches of an evaluation, all of which each pipeline reads."""
-        self._is_divided = False
-        try:
-            return super().get_eval_dataloader(eval_dataset)
-        finally:
-            self._is_divided = True
+    def _without_repeated(self, values: Tensor, *args: Any, **keywords: Any) -> Tensor:
+        """Return a batch's values without those beyond its samples, of which the last has fewer."""
+        state = self.accelerator.gradient_state
+        return (
+            values[: state.remainder] if state.end_of_dataloader and state.remainder > 0 else values
+        )
+
+    def _get_dataloader(self, *args: Any, **keywords: Any) -> Any:
+        """Return batches: equal ones of this pipeline in training, else all of all pipelines."""
+        self._is_training_data = self.args.dataloader_drop_last = bool(keywords.get("is_training"))
+        return super()._get_dataloader(*args, **keywords)
 
     def get_total_train_batch_size(self, args: TrainingArguments) -> int:
         """Return the samples of an optimizer step, in all pipelines."""
@@ -132,18 +146,108 @@ class PipelineTrainer(Trainer):
     def prediction_step(
         self, model: nn.Module, inputs: dict[str, Any], *args: Any, **keywords: Any
     ) -> tuple[Tensor, None, None]:
-        """Return the loss of a batch, which the number of micro-batches divides."""
+        """Return the loss of a batch; the last one is filled with samples that do not count."""
         given, targets = self.batch_of(self._prepare_inputs(inputs))
+        given, targets = _filled(given, targets, self.args.eval_batch_size)
         weights = token_weights(targets, self.pipeline.num_micro_batches)
         loss = self.pipeline.evaluate(self._split(given, targets), weights=weights)
         return loss_on_all_ranks(self.pipeline, loss).float(), None, None
 
+    def _track_num_input_tokens(self, inputs: dict[str, Any]) -> None:
+        """Count the tokens of each pipeline once, and not on each of its ranks."""
+        before = self.state.num_input_tokens_seen
+        super()._track_num_input_tokens(inputs)  # type: ignore[no-untyped-call]
+        seen = self.state.num_input_tokens_seen - before
+        self.state.num_input_tokens_seen = before + seen // self.pipeline.ranks.size
+
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write the weights of the whole model for `from_pretrained`; all ranks call this."""
-        save_weights(output_dir or self.args.output_dir or "trained", self.pipeline)
+        folder = Path(output_dir or self.args.output_dir or "trained")
+        written = folder / ".weights"
+        save_weights(written, self.pipeline)
+        AllRanks.of_processes().together(lambda: self._replace_weights(folder, written))
+
+    def _replace_weights(self, folder: Path, written: Path) -> None:
+        """Move weights into a folder that may have others, and write the tokenizer beside them."""
+        if not self.args.should_save:
+            return
+        for old in folder.glob("model*.safetensors*"):
+            old.unlink()
+        for new in written.iterdir():
+            new.replace(folder / new.name)
+        written.rmdir()
+        tokenizer = self.processing_class or getattr(self.data_collator, "tokenizer", None)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(folder)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        """Write the optimizer of all ranks beside the weights of a checkpoint."""
+        if self.args.should_save:  # of an earlier run
+            shutil.rmtree(Path(output_dir, _RANKS), ignore_errors=True)
+        checkpoints, state = self._checkpoints(output_dir, resume=False)
+        checkpoints.save(state)
+        checkpoints.close()
+        if self.args.should_save:
+            scheduler: Any = self.lr_scheduler
+            torch.save(scheduler.state_dict(), Path(output_dir, SCHEDULER_NAME))
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        load_weights(resume_from_checkpoint, self.pipeline)
+
+    def _load_best_model(self) -> None:
+        load_weights(str(self.state.best_model_checkpoint), self.pipeline)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Load the layers and the optimizer of this rank, if the checkpoint has them."""
+        if checkpoint is None or not Path(checkpoint, _RANKS).exists():
+            return
+        checkpoints, own = self._checkpoints(checkpoint, resume=True)
+        checkpoints.restore(lambda found: own.check_goes_on(found, found.step))
+        checkpoints.close()
+        optimizer: Any = self.optimizer
+        scheduler: Any = self.lr_scheduler
+        scheduler.load_state_dict(torch.load(Path(checkpoint, SCHEDULER_NAME)))
+        for group, rate in zip(optimizer.param_groups, scheduler.get_last_lr(), strict=True):
+            group["lr"] = rate
+
+    def _checkpoints(self, folder: str, *, resume: bool) -> tuple[Checkpointer, TrainingState]:
+        """Return what saves or restores this rank's part in a folder, and where training is."""
+        own = layers_of(self.pipeline)
+        names = sorted({name for rank in self.pipeline.ranks.gather([*own]) for name in rank})
+        state = TrainingState(
+            step=self.state.global_step,
+            sequences=self.state.global_step * self.get_total_train_batch_size(self.args),
+            seed=0,
+            model="of a Trainer",
+            layers=tuple(names),
+            plan=self.pipeline.lowered.schedule.name,
+        )
+        options = CheckpointOptions(folder=Path(folder, _RANKS), resume=resume)
+        optimizer: Any = getattr(self.optimizer, "optimizer", self.optimizer)  # accelerate's own
+        made = Checkpointer(options, own, optimizer, timeout_s=self.args.ddp_timeout)
+        return made, state
 
 
-_PRECISION = "cut the model under autocast, or give it the dtype, and leave this out"
+# Of a checkpoint's folder, what `Checkpointer` writes.
+_RANKS = "pipeline"
+
+
+def _filled(given: Any, targets: Tensor, size: int) -> tuple[Any, Tensor]:
+    """Repeat the last sample up to a number of samples; the loss leaves the repeated ones out."""
+    missing = size - len(targets)
+    if missing <= 0:
+        return given, targets
+
+    def fill(x: Any) -> Any:
+        is_batch = isinstance(x, Tensor) and len(x) == len(targets)
+        return torch.cat([x, x[-1:].expand(missing, *x.shape[1:])]) if is_batch else x
+
+    ignored = torch.full_like(targets[-1:], IGNORED).expand(missing, *targets.shape[1:])
+    return tree_map(fill, given), torch.cat([targets, ignored])
+
+
+_PRECISION = "give the model the dtype (model.to(torch.bfloat16)), and leave this out"
+_RECOMPUTED = "the plan says which layers are computed again (synth solve --recompute)"
 # What the forward of a whole model has, by the argument, with what to do instead.
 _OF_ONE_MODEL = {
     "fp16": _PRECISION,
@@ -153,6 +257,12 @@ _OF_ONE_MODEL = {
     "label_smoothing_factor": "give the pipeline a loss with it",
     "neftune_noise_alpha": "leave it out",
     "torch_compile": "compile the layers before the pipeline is made",
+    "activation_checkpointing": _RECOMPUTED,
+    "gradient_checkpointing": _RECOMPUTED,
+    "use_liger_kernel": "apply its kernels before the model is cut",
+    "auto_find_batch_size": "the plan has the micro-batch; leave it out",
+    "push_to_hub": "push the folder of save_model",
+    "model_init": "make the model, cut it, and give the pipeline",
     "deepspeed": "the pipeline divides the model; leave it out",
     "fsdp": "the pipeline divides the model; leave it out",
     "compute_loss_func": "give the pipeline the loss",

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from synth.costs.costs import uniform_costs
+from synth.costs.stage_ties import StageTie
 from synth.errors import Mismatch, SynthError
 from synth.profile.links import Link, Links
 from synth.records.safe_read import AnyPath
@@ -64,25 +65,35 @@ def prepare_rank(
     stages = make_stages(lowered, group.rank, modules, options.loss)
     if isinstance(schedule, Plan):
         if options.tied is None:
-            _check_untied(schedule, lowered, group.rank)
+            _check_untied(schedule, stages, lowered, group.rank)
         _warn_of_whole_stages(schedule, stages, group.rank)
     device = device_of(stages) if options.device is None else torch.device(options.device)
     cap_bytes = None if caps is None else caps[group.rank]
     return RankParts(lowered, group.rank, stages, device, cap_bytes)
 
 
-def _check_untied(plan: Plan, lowered: Lowered, rank: int) -> None:
-    """Refuse a plan whose profile has parameters that this rank shares with another one."""
+def _check_untied(plan: Plan, stages: Mapping[int, Stage], lowered: Lowered, rank: int) -> None:
+    """Refuse a plan whose profile has trained parameters that this rank shares with another one.
+
+    Those that were frozen there may be apart, if they are frozen here.
+    """
     held = [{stage for stage, _ in own} for own in lowered.schedule.placement.held]
     for tie in plan.costs.ties:
         having = [number for number, own in enumerate(held) if own.intersection(tie.stages)]
-        if rank in having and len(having) > 1:
+        if rank in having and len(having) > 1 and not _is_frozen(tie, stages):
             raise SynthError(
                 f"stages {', '.join(map(str, tie.stages))} of the plan share parameters, which "
                 f"ranks {', '.join(map(str, having))} would train apart: give them on each of "
                 f"these, as tied={{'table': head.weight}}; or tied={{}} if they are frozen, or not "
                 f"shared here"
             )
+
+
+def _is_frozen(tie: StageTie, stages: Mapping[int, Stage]) -> bool:
+    """True if a tie was frozen in the profile, and stages have as many bytes that are frozen."""
+    own = [stages[number].module for number in tie.stages if number in stages]
+    frozen = [sum(p.nbytes for p in each.parameters() if not p.requires_grad) for each in own]
+    return not tie.trained and min(frozen) >= tie.static_bytes
 
 
 def _warn_of_whole_stages(plan: Plan, stages: Mapping[int, Stage], rank: int) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from ..checkpoint.optimizer_state import OptimizerState
+from ..checkpoint.tensor_names import is_of, stored_tensors
 from ..execution.weights.shared_tensor import SharedParameter
 from ..models.cut import Origin, Piece
 
@@ -18,11 +19,14 @@ class HeldTensor:
         names: in the whole model, the first of them first; a tied parameter has several.
         value: what training reads, in part if several ranks share it.
         updated: what the optimizer updates for it, such as a float32 master copy.
+        made: its name in the state dict of its layer, if a hook of that made it of others; "": it
+            is the layer's own.
     """
 
     names: tuple[str, ...]
     value: Tensor
     updated: Tensor
+    made: str = ""
 
     @property
     def name(self) -> str:
@@ -47,19 +51,20 @@ def held_tensors(
     """
     return {
         layer_name: [
-            _held(names, tensor, shared or {}, state) for names, tensor in _named(layer_name, layer)
+            _held(names, tensor, shared or {}, state, made)
+            for names, tensor, made in _named(layer_name, layer)
         ]
         for layer_name, layer in layers.items()
     }
 
 
-def _named(layer_name: str, layer: nn.Module) -> Iterator[tuple[tuple[str, ...], Tensor]]:
-    for own, tensor in layer.state_dict(keep_vars=True).items():
-        if isinstance(tensor, Tensor):
-            if isinstance(layer, Piece):
-                yield layer.names_of(own), tensor
-            else:
-                yield ((f"{layer_name}.{own}" if layer_name else own),), tensor
+def _named(layer_name: str, layer: nn.Module) -> Iterator[tuple[tuple[str, ...], Tensor, str]]:
+    for own, tensor in stored_tensors(layer).items():
+        made = "" if is_of(layer, tensor) else own
+        if isinstance(layer, Piece):
+            yield layer.names_of(own), tensor, made
+        else:
+            yield ((f"{layer_name}.{own}" if layer_name else own),), tensor, made
 
 
 def _held(
@@ -67,9 +72,10 @@ def _held(
     tensor: Tensor,
     shared: Mapping[nn.Parameter, SharedParameter],
     state: OptimizerState | None,
+    made: str,
 ) -> HeldTensor:
     if not isinstance(tensor, nn.Parameter):
-        return HeldTensor(names, tensor, tensor)
+        return HeldTensor(names, tensor, tensor, made)
     part = shared.get(tensor)
     value = tensor.detach() if part is None else part.within(part.part.detach())
     return HeldTensor(names, value, value if state is None else state.of(tensor)[0])

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from synth.errors import Mismatch
+from synth.errors import Mismatch, SynthError
 
 from ..checkpoint.loading import fill
 from ..checkpoint.optimizer_state import optimizer_state_of
@@ -49,7 +49,9 @@ def load_weights(
     state = None if steps is None else optimizer_state_of(steps, shared)
     if state is not None:
         state.finish()
-    held = [t for of in held_tensors(layers, shared, state).values() for t in of]
+    by_layer = held_tensors(layers, shared, state)
+    held = [tensor for of in by_layer.values() for tensor in of]
+    ranks.together(lambda: _check_made(held, is_copied=bool(shared) or state is not None))
     source = ranks.together(lambda: open_weights(folder))
     try:
         needed = {tensor.names for tensor in held}
@@ -57,10 +59,27 @@ def load_weights(
         loading = ranks.together(lambda: _Loading(source, layers, of_all))
         ranks.together(lambda: loading.report(held)).check(folder, ranks)
         ranks.together(lambda: loading.read(held)).check(folder, ranks)
+        for name, layer in layers.items():
+            if made := {tensor.made: tensor.value for tensor in by_layer[name] if tensor.made}:
+                layer.load_state_dict(made, strict=False)  # hooks of the layer take them back
     finally:
         source.close()
     if state is not None:
         state.loaded()
+
+
+def _check_made(held: Collection[HeldTensor], *, is_copied: bool) -> None:
+    """Refuse what hooks of a state dict make of parameters that are trained as copies or parts.
+
+    Raises:
+        SynthError: there is some.
+    """
+    made = next((tensor for tensor in held if tensor.made), None)
+    if made is not None and is_copied:
+        raise SynthError(
+            f"{made.name} is made by a hook of a state dict, and the optimizer of its parameter "
+            f"has copies or parts: load the weights before it is made, or without such hooks"
+        )
 
 
 @dataclass

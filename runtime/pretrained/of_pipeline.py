@@ -39,7 +39,7 @@ def load_weights(
     """
     loading.load_weights(
         Path(folder),
-        _layers_of(pipeline, layers),
+        layers_of(pipeline, layers),
         steps=_steps_of(pipeline),
         shared=pipeline.shared_parameters,
         ranks=_ranks_of(pipeline),
@@ -77,7 +77,7 @@ def save_weights(
         steps.finish()
     saving.save_weights(
         Path(folder),
-        _layers_of(pipeline, layers),
+        layers_of(pipeline, layers),
         kind=WeightFormat(format),
         shared=pipeline.shared_parameters,
         ranks=_ranks_of(pipeline),
@@ -85,9 +85,14 @@ def save_weights(
     )
 
 
-def _layers_of(
-    pipeline: Pipeline, given: Mapping[str, nn.Module] | None
+def layers_of(
+    pipeline: Pipeline, given: Mapping[str, nn.Module] | None = None
 ) -> Mapping[str, nn.Module]:
+    """Return this rank's layers by name: those given, or else those that `cut_model` made.
+
+    Raises:
+        SynthError: some are others.
+    """
     if given is not None:
         return given
     updated = [stage for number, stage in pipeline.stages.items() if number in pipeline.updated]

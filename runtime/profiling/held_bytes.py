@@ -1,20 +1,29 @@
 """The memory of a layer: bytes held after F and after B, and the rise of each op; exact."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from itertools import count
+from typing import Any, NamedTuple, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 
 from synth.costs.recomputation import FULL
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
+from synth.profile.layer_tensors import (
+    LayerTensors,
+    MadeMemory,
+    ReturnedTensor,
+    TakenTensor,
+    last_of,
+)
 
-from ..execution.base.boundary import Tensors
+from ..execution.base.boundary import Tensors, can_have_gradient
+from ..execution.stage.stage_output import versions_of
 from ..models.layered_stage import LayerCall
 from .hand_over import HandOver
 from .meter import Measurement, measure
@@ -34,6 +43,7 @@ class HeldBytes:
     input_until: OpKind
     output_until: OpKind
     gradient_until: OpKind
+    tensors: LayerTensors | None
 
 
 # Measurements of a layer on a CPU that is divided over processes, of which the least counts.
@@ -68,43 +78,45 @@ def _held_once(sample: Sample) -> HeldBytes:
     micro_batch = _MeasuredMicroBatch(sample)
     micro_batch.forward()
     after_f = micro_batch.drop("x", "y")
-    alive_after_f = set(micro_batch.alive())
+    needed_after_f = micro_batch.living()
     micro_batch.backward_input()
     after_b = micro_batch.drop("gradient", "returned")
-    alive_after_b = set(micro_batch.alive())
+    needed_after_b = micro_batch.living()
     micro_batch.backward_weight()
     fused = _MeasuredMicroBatch(sample, fused=True, after=micro_batch.last)
     fused.forward()
     fused_after_f = fused.drop("x", "y")
-    alive_after_f |= set(fused.alive())
+    until = dict.fromkeys(needed_after_f | fused.living(), OpKind.B)
+    until |= dict.fromkeys(needed_after_b, OpKind.W)
     fused.backward_fused()
-
-    def until(name: str) -> OpKind:
-        if name in alive_after_b:
-            return OpKind.W
-        return OpKind.B if name in alive_after_f else OpKind.F
-
+    tensors = micro_batch.tensors(until)
     rises, last = _rises(sample, fused.last)
     inner: dict[OpKind, int] = {}
     if sample.targets is None:  # nothing follows the last layer
-        inner, _ = _rises(sample, last, is_inner=True)
+        inner, last = _rises(sample, last, is_inner=True)
+        views = [one.is_view for one in map(_Seen.of, _tensors_of(sample.x))]
+        if any(one.is_changed and view for one, view in zip(tensors.taken, views, strict=False)):
+            of_view, _ = _rises(sample, last, is_inner=True, of_view=True)
+            inner = {kind: max(rise, of_view[kind]) for kind, rise in inner.items()}
     rises = {kind: max(rise, inner.get(kind, 0)) for kind, rise in rises.items()}
     rises[OpKind.F] = max(micro_batch.rises[OpKind.F], fused.rises[OpKind.F])
+    sent_bytes = sum(one.num_bytes for one in tensors.returned)
     return HeldBytes(
-        output_bytes=0 if sample.targets is not None else micro_batch.output_bytes,
-        output_gradient_bytes=0 if sample.targets is not None else micro_batch.gradient_bytes,
+        output_bytes=0 if sample.targets is not None else max(sent_bytes, micro_batch.output_bytes),
+        output_gradient_bytes=sum(one.gradient_bytes for one in tensors.returned),
         saved_bytes=max(after_f, fused_after_f),
         saved_w_bytes=max(0, after_b),
         rise_bytes=rises,
         inner_rise_bytes=inner,
-        input_until=until("x"),
-        output_until=until("y"),
-        gradient_until=OpKind.W if "gradient" in alive_after_b else OpKind.B,
+        input_until=micro_batch.until(until, "x"),
+        output_until=micro_batch.until(until, "y"),
+        gradient_until=last_of([OpKind.B, micro_batch.until(until, "gradient")]),
+        tensors=None if tensors.are_plain else tensors,
     )
 
 
 def _rises(
-    sample: Sample, after: Measurement, *, is_inner: bool = False
+    sample: Sample, after: Measurement, *, is_inner: bool = False, of_view: bool = False
 ) -> tuple[dict[OpKind, int], Measurement]:
     """Measure B, W and BW where what others hold stays there.
 
@@ -113,12 +125,17 @@ def _rises(
     gradient, which is freed when it has been read, and the output lives on in B if the other layer
     needs it until W. The layer before may have saved the input, too.
 
+    Autograd copies the gradient of a view that is changed in place. The layer before may have
+    returned one (`of_view`), as a linear layer does with three dimensions.
+
     Returns:
         The rises, and the last window of the measurement.
     """
     rises: dict[OpKind, int] = {}
     for fused in (False, True):
-        micro_batch = _MeasuredMicroBatch(sample, fused=fused, is_inner=is_inner, after=after)
+        micro_batch = _MeasuredMicroBatch(
+            sample, fused=fused, is_inner=is_inner, of_view=of_view, after=after
+        )
         micro_batch.forward()
         if sample.is_first:  # the inputs of the model are its own
             micro_batch.drop("x")
@@ -166,7 +183,7 @@ def allocated_bytes(tensor: Tensor) -> int:
 
 
 class _Watched(NamedTuple):
-    """A storage of a boundary, and the bytes that count while it lives."""
+    """A storage of a boundary, and the bytes that count while it lives; 0: they count elsewhere."""
 
     storage: Any
     size: int
@@ -176,15 +193,26 @@ class _Watched(NamedTuple):
         return not self.storage.expired()
 
 
-def _living_bytes(found: Sequence[_Watched]) -> int:
-    return sum(watched.size for watched in found if watched.lives)
+class _Seen(NamedTuple):
+    """What is known of a tensor of a boundary that may be gone; `is_real`: of real numbers."""
 
+    address: int
+    memory_bytes: int
+    num_bytes: int
+    version: int
+    is_real: bool
+    is_view: bool
 
-def _counts_as_alive(found: Sequence[_Watched]) -> bool:
-    total = sum(watched.size for watched in found)
-    if not total:  # the storages of another boundary
-        return any(watched.lives for watched in found)
-    return 2 * _living_bytes(found) >= total
+    @classmethod
+    def of(cls, tensor: Tensor) -> Self:
+        return cls(
+            _place(tensor),
+            allocated_bytes(tensor),
+            tensor.numel() * tensor.element_size(),
+            versions_of([tensor])[0],
+            can_have_gradient(tensor),
+            tensor._is_view(),
+        )
 
 
 def _tensors_of(tree: Any) -> list[Tensor]:
@@ -193,6 +221,14 @@ def _tensors_of(tree: Any) -> list[Tensor]:
 
 def _place(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
+
+
+class _Views(nn.Module):
+    """Returns views of its inputs."""
+
+    def forward(self, *inputs: Any) -> Any:
+        views = pytree.tree_map_only(Tensor, lambda x: x.view_as(x), inputs)
+        return views[0] if len(views) == 1 else views
 
 
 class _MeasuredMicroBatch:
@@ -209,10 +245,11 @@ class _MeasuredMicroBatch:
         *,
         fused: bool = False,
         is_inner: bool = False,
+        of_view: bool = False,
         after: Measurement | None = None,
     ) -> None:
         self.hand_over = HandOver() if is_inner else None
-        self.stage = sample.stage(self.hand_over)
+        self.stage = sample.stage(self.hand_over, _Views() if of_view else None)
         self.fused = fused
         self.sample = sample
         self.device = sample.device
@@ -222,6 +259,8 @@ class _MeasuredMicroBatch:
         self.output_bytes = 0
         self._tensors: dict[str, Any] = {}
         self._watched: dict[str, list[_Watched]] = {}
+        self._seen: dict[str, list[_Seen]] = {}
+        self._after_f: list[_Seen] = []
         self._like = sample.gradients_like(self.stage, "meta")
         self._put("x", self._window(sample.copy_of_x))
         if sample.is_first:  # the bytes that the layer saves of its own inputs count as its own
@@ -257,23 +296,69 @@ class _MeasuredMicroBatch:
     def drop(self, *names: str) -> int:
         """Drop boundary tensors; return the bytes that the layer holds besides those alive."""
         self._window(lambda: [self._tensors.pop(name, None) for name in names] and None)
-        return self.level - sum(_living_bytes(self._watched[name]) for name in self.alive())
+        return self.level - sum(
+            watched.size for found in self._watched.values() for watched in found if watched.lives
+        )
 
-    @property
-    def gradient_bytes(self) -> int:
-        """The bytes of the gradient of the output."""
-        return sum(allocated_bytes(gradient) for gradient in self._like)
+    def living(self) -> set[tuple[str, int]]:
+        """Return the tensors whose memory is alive, by boundary and place in it."""
+        return {
+            (name, place)
+            for name, found in self._watched.items()
+            for place, watched in enumerate(found)
+            if watched.lives
+        }
 
-    def alive(self) -> list[str]:
-        """The names of the boundaries that count as alive: of which half of the bytes are.
+    def until(self, kinds: Mapping[tuple[str, int], OpKind], name: str) -> OpKind:
+        """Return the last op that needs any tensor of a boundary."""
+        places = range(len(self._watched[name]))
+        return last_of([kinds[name, place] for place in places if (name, place) in kinds])
 
-        Of others, such as activations that come with a mask, the rest counts as the layer's own.
+    def tensors(self, until: Mapping[tuple[str, int], OpKind]) -> LayerTensors:
+        """Return what the layer takes and returns; not the inputs of the model, nor the loss.
+
+        Args:
+            until: by boundary and place, the last op that needs the memory of a tensor; else F.
         """
-        return [name for name, found in self._watched.items() if _counts_as_alive(found)]
+        taken = [] if self.sample.is_first else self._seen["x"]
+        before = [one.version for one in taken]
+        after = [one.version for one in self._after_f] if taken else []
+        memories = {one.address: number for number, one in enumerate(taken)}
+        made: list[MadeMemory] = []
+        returned: list[ReturnedTensor] = []
+        gradients = count()
+        for number, one in enumerate(() if self.sample.targets is not None else self._seen["y"]):
+            if one.address not in memories:
+                memories[one.address] = len(taken) + len(made)
+                own = until.get(("y", number), OpKind.F)
+                made.append(MadeMemory(num_bytes=one.memory_bytes, until=own))
+            place = next(gradients) if one.is_real and self._like else None
+            kept = OpKind.B if place is None else until.get(("gradient", place), OpKind.B)
+            returned.append(
+                ReturnedTensor(
+                    memory=memories[one.address],
+                    num_bytes=one.num_bytes,
+                    gradient_bytes=0 if place is None else allocated_bytes(self._like[place]),
+                    gradient_until=last_of([OpKind.B, kept]),
+                )
+            )
+        return LayerTensors(
+            taken=tuple(
+                TakenTensor(
+                    num_bytes=one.num_bytes,
+                    until=until.get(("x", number), OpKind.F),
+                    is_changed=before[number] != after[number],
+                )
+                for number, one in enumerate(taken)
+            ),
+            made=tuple(made),
+            returned=tuple(returned),
+        )
 
     def _forward(self) -> None:
         y = self.sample.forward(self.stage, self._tensors["x"], fused=self.fused)
         self.output_bytes = sum({_place(t): allocated_bytes(t) for t in y}.values())
+        self._after_f = [_Seen.of(x) for x in _tensors_of(self._tensors["x"])]
         self._put("y", y)
 
     def _make_gradient(self) -> Tensors:
@@ -282,9 +367,11 @@ class _MeasuredMicroBatch:
     def _put(self, name: str, tree: Any) -> None:
         """Hold the tensors of a boundary; a storage that is held already has no size here.
 
-        An in-place layer returns such a storage, and so does one that passes a mask on.
+        An in-place layer returns such a storage, and so does one that passes a mask on. Of the
+        first layer it is the output's.
         """
-        others = [other for key, other in self._tensors.items() if key != name]
+        theirs = ["x"] * self.sample.is_first
+        others = [other for key, other in self._tensors.items() if key not in (name, *theirs)]
         held = {_place(tensor) for tensor in _tensors_of(others)}
         self._tensors[name], self._watched[name] = tree, []
         for tensor in _tensors_of(tree):
@@ -292,6 +379,7 @@ class _MeasuredMicroBatch:
             held.add(_place(tensor))
             storage = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
             self._watched[name].append(_Watched(storage, size))
+        self._seen[name] = [_Seen.of(tensor) for tensor in _tensors_of(tree)]
 
     def _run(self, kind: OpKind, action: Callable[[], Tensors | None]) -> None:
         """Measure an op; what it returns is held, as the gradient to send back."""

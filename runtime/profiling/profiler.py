@@ -73,6 +73,7 @@ def profile_layer(
         input_until=held.input_until,
         output_until=held.output_until,
         gradient_until=held.gradient_until,
+        tensors=held.tensors,
         recompute_saved_bytes=recompute_saved_bytes(sample, held),
         deferred_share=1 - sum(left.values()) / num_elements if num_elements else 1.0,
         forward_flops=forward_flops(sample),

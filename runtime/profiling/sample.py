@@ -57,17 +57,22 @@ class Sample:
         arguments = given if self.targets is None else (*given, copied(self.targets))
         return self.layer(*arguments) if self.call is None else self.call(arguments)
 
-    def stage(self, following: nn.Module | None = None) -> Stage:
+    def stage(self, following: nn.Module | None = None, before: nn.Module | None = None) -> Stage:
         """Make a stage of the layer, so that a run's own code is measured.
 
         Args:
-            following: another layer of the stage; None: the layer is alone.
+            following: another layer of the stage; None: there is none behind the layer.
+            before: another layer of the stage; None: there is none before the layer.
         """
-        more = [] if following is None else [following]
         is_last = self.targets is not None
         if self.call is None:
-            return Stage([self.layer, *more], is_first=self.is_first, is_last=is_last)
-        calls = [self.call, *(LayerCall(self.call.index + 1, layer) for layer in more)]
+            layers = [layer for layer in (before, self.layer, following) if layer is not None]
+            return Stage(layers, is_first=self.is_first, is_last=is_last)
+        others = [
+            None if layer is None else LayerCall(self.call.index + step, layer)
+            for step, layer in ((-1, before), (1, following))
+        ]
+        calls = [call for call in (others[0], self.call, others[1]) if call is not None]
         return LayeredStage(
             calls, is_first=self.is_first, is_last=is_last, randomness=Randomness(0, 1)
         )

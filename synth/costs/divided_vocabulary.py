@@ -103,6 +103,7 @@ def _with_input(layer: LayerProfile, input_bytes: int) -> LayerProfile:
         saved_bytes=layer.saved_bytes + input_bytes,
         saved_w_bytes=layer.saved_w_bytes + for_w,
         recompute_saved_bytes=layer.recompute_saved_bytes + input_bytes,
+        tensors=None,
         variants={},
     )
 
@@ -148,6 +149,7 @@ def _shares(layer: LayerProfile, num_ranks: int) -> dict[str, Any]:
         "gradient_bytes": ceil(layer.gradient_bytes / num_ranks),
         "optimizer_bytes": ceil(layer.optimizer_bytes / num_ranks),
         "forward_flops": None if layer.forward_flops is None else layer.forward_flops / num_ranks,
+        "tensors": None,
         "variants": {},
         "pair_us": None,
         "reduce_us": layer.reduce_us / num_ranks,

@@ -1,66 +1,346 @@
-"""Memory within the backward of a stage: what the op of each of its layers adds and frees.
+"""Memory between the layers of a stage: what the op of each layer adds and frees of it.
 
-Between two layers of a stage lie an activation and its gradient. The backward runs last to first:
+Between two layers lie the tensors that one returns and the next takes, and their gradients. The
+backward runs last to first:
 
-    layer i    ── activation ──►    layer i + 1
-               ◄─── gradient ───
+    layer i    ── tensors ────►    layer i + 1
+               ◄── gradients ──
 
-B (or BW) of layer i + 1 makes the gradient, and that of layer i frees it unless W needs it. The
-activation is freed by the last op that has saved it: one of layer i if that saves its output as
-long, else one of layer i + 1, which saves its input.
+B (or BW) of layer i + 1 makes the gradients, and that of layer i frees each unless W needs it. A
+tensor may be in memory that several layers have, as those between pass it on or change it in place.
+Such memory counts once. In the backward the first of the layers that need it frees it, as that runs
+last; memory that W of a layer needs is freed in W. What came into the stage from outside does not
+count here, nor does what leaves it: they are values of the schedule (`StageEnds`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 from synth.op_kinds import OpKind
 from synth.profile.layer_profile import LayerProfile
+from synth.profile.layer_tensors import LayerTensors, last_of
 
-BACKWARDS = (OpKind.B, OpKind.W, OpKind.BW)
+B, BW, F, W = OpKind.B, OpKind.BW, OpKind.F, OpKind.W
+
+BACKWARDS = (B, W, BW)
 
 
 def own_change(layer: LayerProfile, kind: OpKind) -> int:
     """Return the bytes that B, W or BW of a layer adds, boundaries aside; negative: it frees."""
-    if kind == OpKind.W:
+    if kind == W:
         return -layer.saved_w_bytes
-    return (layer.saved_w_bytes if kind == OpKind.B else 0) - layer.saved_bytes
+    return (layer.saved_w_bytes if kind == B else 0) - layer.saved_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class LayerBoundary:
-    """The activation between two layers of a stage, and its gradient, in bytes.
+class _Memory(NamedTuple):
+    """Memory of what the last layer of a run returns.
 
     Attributes:
-        saved_bytes: what is held of them after F.
-        saved_w_bytes: what is held of them after B.
+        until: the last op of these layers that needs it.
+        holder: the place of the first of them that needs it after F; -1: none does.
+        w_holder: the place of the first of them whose W needs it; -1: none does.
+        taken: its number among what the run took from outside; -1: a layer of the run made it.
+        is_new: True if the last layer made it.
+    """
+
+    num_bytes: int
+    until: OpKind
+    holder: int = -1
+    w_holder: int = -1
+    taken: int = -1
+    is_new: bool = False
+
+
+class StageEnds(NamedTuple):
+    """What a stage holds of its input and of its output beyond F.
+
+    Attributes:
+        input_until: the last op that needs the whole input.
+        output_until: the last op that needs the whole output.
+        saved_bytes: what is held after F of ends of which ops need but a part, less `held`.
+        saved_w_bytes: the same after B.
+        parts_bytes: what is saved of ends of which ops need but a part.
+        held: memory that layers before the last one need, and that the output is held as.
+    """
+
+    input_until: OpKind
+    output_until: OpKind
+    saved_bytes: int
+    saved_w_bytes: int
+    parts_bytes: int = 0
+    held: tuple[_Memory, ...] = ()
+
+    def kept(self, place: int, kind: OpKind) -> int:
+        """Return the bytes of `held` that B, W or BW of a layer would free, were it not held."""
+        return sum(
+            one.num_bytes
+            for one in self.held
+            if (kind == W and place == one.w_holder)
+            or (place == one.holder and (kind == BW or kind == one.until))
+        )
+
+
+@dataclass(slots=True)
+class LayerBoundary:
+    """What changes in a stage, in bytes, where a layer follows others.
+
+    Attributes:
+        saved_bytes: what is held of the boundary after F.
+        saved_w_bytes: what is held of it after B.
+        gone_bytes: what F of the later layer frees.
         by_next: what an op of the later layer, which runs first, adds; negative: it frees.
-        by_previous: the same of the earlier layer.
+        by_previous: the same of the layer right before.
+        by_earlier: what B of layers still before adds, by their places.
     """
 
     saved_bytes: int
     saved_w_bytes: int
-    by_next: Mapping[OpKind, int]
-    by_previous: Mapping[OpKind, int]
+    gone_bytes: int
+    by_next: dict[OpKind, int]
+    by_previous: dict[OpKind, int]
+    by_earlier: dict[int, int]
 
     @classmethod
-    def between(cls, layer: LayerProfile, following: LayerProfile) -> Self:
-        """Return the boundary between a layer and the one that takes its output."""
-        activation, gradient = layer.output_bytes, layer.returned_bytes
-        saved_by = layer.output_until, following.input_until
-        until = max(saved_by, key=lambda kind: kind.rank_in_chain)
-        is_waiting = layer.gradient_until == OpKind.W
-        by_next = {OpKind.B: gradient, OpKind.BW: gradient, OpKind.W: 0}
-        by_previous = {OpKind.B: 0, OpKind.BW: -gradient, OpKind.W: 0}
-        by_previous[OpKind.W if is_waiting else OpKind.B] -= gradient
-        if until != OpKind.F:
-            last = by_previous if layer.output_until == until else by_next
-            last[until] -= activation
-            last = by_previous if layer.output_until != OpKind.F else by_next
-            last[OpKind.BW] -= activation
-        return cls(
-            saved_bytes=activation if until != OpKind.F else 0,
-            saved_w_bytes=(activation if until == OpKind.W else 0) + gradient * is_waiting,
-            by_next=by_next,
-            by_previous=by_previous,
+    def of_gradients(cls, tensors: LayerTensors) -> Self:
+        """Return a boundary with the gradients of what a layer returns alone."""
+        until_b, until_w = (
+            sum(one.gradient_bytes for one in tensors.returned if one.gradient_until == kind)
+            for kind in (B, W)
         )
+        both = until_b + until_w
+        return cls(
+            saved_bytes=0,
+            saved_w_bytes=until_w,
+            gone_bytes=0,
+            by_next={B: both, BW: both, W: 0},
+            by_previous={B: -until_b, BW: -both, W: -until_w},
+            by_earlier={},
+        )
+
+    def add(self, memory: _Memory, until: OpKind, place: int) -> _Memory:
+        """Add memory that the later layer takes and needs until an op; return what is known then.
+
+        Args:
+            place: of the later layer.
+        """
+        size, before = memory.num_bytes, memory.until
+        if memory.is_new:
+            self._hold(size, before, self.by_previous)
+        until = last_of((before, until))
+        holder, w_holder = memory.holder, memory.w_holder
+        if before == F:
+            self._hold(size, until, self.by_next)
+            holder, w_holder = _holders(place, until)
+        elif before != until:  # B of an earlier layer would have freed it
+            self.saved_w_bytes += size
+            self.by_next[W] -= size
+            w_holder = place
+            if holder == place - 1:
+                self.by_previous[B] += size
+            else:
+                self.by_earlier[holder] = self.by_earlier.get(holder, 0) + size
+        return memory._replace(until=until, holder=holder, w_holder=w_holder, is_new=False)
+
+    def _hold(self, size: int, until: OpKind, changes: dict[OpKind, int]) -> None:
+        """Hold memory from F until an op of the layer that has these changes."""
+        if until != F:
+            self.saved_bytes += size
+            self.saved_w_bytes += size if until == W else 0
+            changes[BW] -= size
+            changes[until] -= size
+
+
+class StageLayers(NamedTuple):
+    """Layers that follow each other in a stage, as far as the layers behind them depend on it.
+
+    Attributes:
+        place: of the last layer, counted from 0.
+        taken: by tensor that came from outside, its bytes and the last op that needs it.
+        memories: of what the last layer returns.
+        returned: by tensor that it returns, the number of its memory.
+        tensors: of the last layer.
+    """
+
+    place: int
+    taken: tuple[tuple[int, OpKind], ...]
+    memories: tuple[_Memory, ...]
+    returned: tuple[int, ...]
+    tensors: LayerTensors
+
+    @classmethod
+    def of(cls, layer: LayerProfile) -> Self:
+        """Return the run of a stage's first layer."""
+        tensors = layer.boundary_tensors
+        taken = tuple((one.num_bytes, one.until) for one in tensors.taken)
+        came = [_Memory(*both, taken=number) for number, both in enumerate(taken)]
+        return cls._behind(tensors, 0, taken, came, range(len(came)))
+
+    @classmethod
+    def _behind(
+        cls,
+        tensors: LayerTensors,
+        place: int,
+        taken: tuple[tuple[int, OpKind], ...],
+        came: Sequence[_Memory],
+        numbers: Sequence[int],
+    ) -> Self:
+        """Return the run that ends with a layer of these tensors.
+
+        Args:
+            came: the memories that it takes.
+            numbers: by tensor that it takes, the number of its memory.
+        """
+        made = [
+            _Memory(one.num_bytes, one.until, *_holders(place, one.until), is_new=True)
+            for one in tensors.made
+        ]
+        memories = [*came, *made]
+        row = [*numbers, *range(len(came), len(memories))]
+        returned = [row[one.memory] for one in tensors.returned]
+        kept = list(dict.fromkeys(returned))
+        return cls(
+            place,
+            taken,
+            tuple(memories[number] for number in kept),
+            tuple(map(kept.index, returned)),
+            tensors,
+        )
+
+    def then(self, layer: LayerProfile) -> tuple[Self, LayerBoundary]:
+        """Return the run with one more layer, and the boundary before that one."""
+        place, numbers = self.place + 1, self.returned
+        boundary = LayerBoundary.of_gradients(self.tensors)
+        tensors = layer.boundary_tensors
+        untils = [one.until for one in tensors.taken]
+        if len(untils) != len(numbers):  # of an earlier version, which takes several as one
+            tensors = layer.opaque_tensors
+            untils = [tensors.taken[0].until] * len(numbers)
+            numbers = (0,)
+        taken, came = list(self.taken), []
+        for number, memory in enumerate(self.memories):
+            both = zip(self.returned, untils, strict=True)
+            until = last_of([own for at, own in both if at == number])
+            if memory.taken < 0:
+                memory = boundary.add(memory, until, place)
+            else:
+                memory = memory._replace(until=last_of((memory.until, until)))
+                taken[memory.taken] = memory.num_bytes, memory.until
+            came.append(memory)
+        run = self._behind(tensors, place, tuple(taken), came, numbers)
+        count = len(tensors.taken)
+        passed = {numbers[one.memory] for one in tensors.returned if one.memory < count}
+        boundary.gone_bytes = sum(
+            memory.num_bytes
+            for number, memory in enumerate(came)
+            if number not in passed and memory.until == F and memory.taken < 0
+        )
+        return run, boundary
+
+    @property
+    def open_bytes(self) -> int:
+        """The bytes of what the last layer returns that layers of the run have made."""
+        return sum(memory.num_bytes for memory in self.memories if memory.taken < 0)
+
+    @property
+    def unsaved_bytes(self) -> int:
+        """The part of them that does not count as saved, as no layer behind is known to need it."""
+        return sum(
+            memory.num_bytes
+            for memory in self.memories
+            if memory.taken < 0 and (memory.is_new or memory.until == F)
+        )
+
+    @property
+    def figures(self) -> tuple[int, ...]:
+        """Numbers by which runs of the same layers are compared; less is never worse.
+
+        What is held already, a layer behind neither adds nor frees: so none is less than another.
+        """
+        held = [one.until.rank_in_chain for one in self.memories if not one.is_new]
+        taken = (until.rank_in_chain for _, until in self.taken)
+        return (*taken, *held, *(-rank for rank in held))
+
+    def least_ends(self) -> StageEnds:
+        """Return ends of which no choice of recomputation holds less."""
+        held = [(one.num_bytes, one.until) for one in self.memories if not one.is_new]
+        return StageEnds(F, F, -_bytes_until(held, B, W), -_bytes_until(held, W))
+
+    def below(self, other: Self) -> tuple[Self, int]:
+        """Return a run of the same layers after which no layer holds more than after either.
+
+        Also return how many bytes more a layer behind may free after one of them.
+        """
+        taken = [
+            (size, min(own, their, key=_in_chain))
+            for (size, own), (_, their) in zip(self.taken, other.taken, strict=True)
+        ]
+        memories = [
+            own if own.is_new else max(own, their, key=lambda one: _in_chain(one.until))
+            for own, their in zip(self.memories, other.memories, strict=True)
+        ]
+        freed_bytes = sum(
+            own.num_bytes
+            for own, their in zip(self.memories, other.memories, strict=True)
+            if own.until != their.until
+        )
+        return self._replace(taken=tuple(taken), memories=tuple(memories)), freed_bytes
+
+    def ends(self, *, is_first: bool) -> StageEnds:
+        """Return what a stage of these layers holds of its ends.
+
+        Where ops need some of the tensors of an end for longer than others, the end as a whole is
+        needed until F, and the others count as saved.
+
+        Args:
+            is_first: True if it is the first stage, which holds no input.
+        """
+        taken = () if is_first else self.taken
+        made = [one if one.taken < 0 else one._replace(until=F) for one in self.memories]
+        input_until = _shared(taken)
+        output_until = _shared([(one.num_bytes, one.until) for one in made])
+        more = [one for one in taken if input_until == F]
+        more += [(one.num_bytes, one.until) for one in made if output_until == F and one.is_new]
+        held = tuple(one for one in made if output_until != F and not one.is_new)
+        less = [(one.num_bytes, one.until) for one in held]
+        parts = [(one.num_bytes, one.until) for one in made if output_until == F]
+        parts += [one for one in taken if input_until == F]
+        return StageEnds(
+            input_until,
+            output_until,
+            saved_bytes=_bytes_until(more, B, W) - _bytes_until(less, B, W),
+            saved_w_bytes=_bytes_until(more, W) - _bytes_until(less, W),
+            parts_bytes=_bytes_until(parts, B, W),
+            held=held,
+        )
+
+
+def _bytes_until(parts: Sequence[tuple[int, OpKind]], *kinds: OpKind) -> int:
+    return sum(size for size, until in parts if until in kinds)
+
+
+def _holders(place: int, until: OpKind) -> tuple[int, int]:
+    """Return the place of a layer that needs memory until an op, as `holder` and `w_holder`."""
+    return place if until != F else -1, place if until == W else -1
+
+
+def _in_chain(kind: OpKind) -> int:
+    return kind.rank_in_chain
+
+
+def _shared(end: Sequence[tuple[int, OpKind]]) -> OpKind:
+    """Return the last op that needs the tensors of an end, if it is the same of all; else F."""
+    kinds = {until for size, until in end if size} or {until for _, until in end}
+    return kinds.pop() if len(kinds) == 1 else F
+
+
+def first_layers(
+    layers: Sequence[LayerProfile],
+) -> tuple[list[StageLayers], list[LayerBoundary]]:
+    """Return the runs of a stage's first layers, and the boundaries between the layers."""
+    runs, boundaries = [StageLayers.of(layers[0])], []
+    for layer in layers[1:]:
+        run, boundary = runs[-1].then(layer)
+        runs.append(run)
+        boundaries.append(boundary)
+    return runs, boundaries

@@ -2,10 +2,16 @@
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 
 from synth.costs.costs import Costs
-from synth.costs.layer_boundaries import BACKWARDS, LayerBoundary, own_change
+from synth.costs.layer_boundaries import (
+    BACKWARDS,
+    LayerBoundary,
+    StageEnds,
+    StageLayers,
+    first_layers,
+    own_change,
+)
 from synth.costs.stage_costs import StageCosts
 from synth.costs.stage_ties import StageTie
 from synth.errors import SynthError
@@ -108,6 +114,7 @@ def stage_ties(profile: Profile, sizes: Sequence[int]) -> tuple[StageTie, ...]:
                     static_bytes=tied.static_bytes,
                     step_us=step_us,
                     reduce_us=math.floor(tied.reduce_us),
+                    trained=tied.gradient_bytes > 0,
                 )
             )
     return tuple(found)
@@ -123,7 +130,8 @@ def stage_costs(
         sums: the sums of gradients of tied parameters.
         is_first: True if it is the first stage, which holds no input.
     """
-    boundaries = [LayerBoundary.between(*pair) for pair in pairwise(layers)]
+    runs, boundaries = first_layers(layers)
+    ends = runs[-1].ends(is_first=is_first)
     durations = {
         kind: round(sum(layer.time_us[kind].median_us for layer in layers)) for kind in MEASURED
     }
@@ -136,33 +144,36 @@ def stage_costs(
         output_bytes=layers[-1].output_bytes,
         output_gradient_bytes=layers[-1].output_gradient_bytes,
         saved_bytes=sum(layer.saved_bytes for layer in layers)
-        + sum(boundary.saved_bytes for boundary in boundaries),
+        + sum(boundary.saved_bytes for boundary in boundaries)
+        + ends.saved_bytes,
         saved_w_bytes=sum(layer.saved_w_bytes for layer in layers)
-        + sum(boundary.saved_w_bytes for boundary in boundaries),
+        + sum(boundary.saved_w_bytes for boundary in boundaries)
+        + ends.saved_w_bytes,
         rise_bytes={
             OpKind.F: _forward_rise(layers, boundaries, forward_rises),
             OpKind.R: _forward_rise(layers, boundaries, again_rises),
-            **{kind: _backward_rise(layers, boundaries, kind, sums) for kind in BACKWARDS},
+            **{kind: _backward_rise(layers, boundaries, ends, kind, sums) for kind in BACKWARDS},
             OpKind.STEP: sum(layer.rise_bytes[OpKind.STEP] for layer in layers),
         },
-        input_until=layers[0].input_until if not is_first else OpKind.F,
-        output_until=layers[-1].output_until,
+        input_until=ends.input_until,
+        output_until=ends.output_until,
         gradient_until=layers[-1].gradient_until,
         gradient_bytes=sum(layer.gradient_bytes for layer in layers),
         parameter_bytes=sum(layer.parameter_bytes for layer in layers),
-        light_rise_bytes=_light_rise(layers, forward_rises),
+        light_rise_bytes=_light_rise(runs, forward_rises),
         early_gradient_bytes=sum(layer.early_gradient_bytes for layer in layers),
         hidden_us=math.floor(sum(layer.hidden_us for layer in layers)),
         reduce_us=round(sum(layer.reduce_us for layer in layers)),
+        parts_bytes=ends.parts_bytes,
     )
 
 
-def _light_rise(layers: list[LayerProfile], rises: list[int]) -> int:
+def _light_rise(runs: list[StageLayers], rises: list[int]) -> int:
     """The highest level of an F that saves nothing: a layer's input plus the layer's rise.
 
     The layer's rise was measured with saving, so this is a bound.
     """
-    inputs = [0, *(layer.output_bytes for layer in layers[:-1])]
+    inputs = [0, *(run.open_bytes for run in runs[:-1])]
     return max(map(sum, zip(inputs, rises, strict=True)))
 
 
@@ -176,17 +187,17 @@ def _forward_rise(
         rises: by layer, the rise during its op.
     """
     level = rise = 0
-    for i, layer in enumerate(layers):
-        rise = max(rise, level + rises[i])
-        level += layer.saved_bytes + layer.output_bytes
-        if i > 0:
-            level -= layers[i - 1].output_bytes - boundaries[i - 1].saved_bytes
+    gone = [0, *(boundary.gone_bytes for boundary in boundaries)]
+    for layer, gone_bytes, own_rise in zip(layers, gone, rises, strict=True):
+        rise = max(rise, level + own_rise)
+        level += layer.saved_bytes + layer.boundary_tensors.made_bytes - gone_bytes
     return rise
 
 
 def _backward_rise(
     layers: list[LayerProfile],
     boundaries: list[LayerBoundary],
+    ends: StageEnds,
     kind: OpKind,
     sums: Sequence[GradientSum],
 ) -> int:
@@ -207,9 +218,11 @@ def _backward_rise(
         if kind == OpKind.BW:
             own_rise += max((one.largest_bytes for one in sums if one.grows_at(i)), default=0)
         rise = max(rise, level + own_rise)
-        level += own_change(layer, kind)
+        level += own_change(layer, kind) + ends.kept(i, kind)
         if i > 0:
             level += boundaries[i - 1].by_next[kind]
         if i < len(boundaries):
             level += boundaries[i].by_previous[kind]
+        if kind == OpKind.B:
+            level += sum(boundary.by_earlier.get(i, 0) for boundary in boundaries)
     return rise

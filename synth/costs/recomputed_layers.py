@@ -78,6 +78,8 @@ def policies_of(profile: Profile, index: int) -> tuple[str, ...]:
     """Return the policies under which a layer can be recomputed; none if it is already."""
     if is_recomputed_already(profile, index):
         return ()
+    if index in profile.changed_inputs:
+        return ()
     layer = profile.layer_profile(index)
     return (*[FULL] * layer.can_be_recomputed, *layer.variants)
 
@@ -110,8 +112,9 @@ def _recomputed_whole(layer: LayerProfile) -> LayerProfile:
     An output that the layer itself saved is rebuilt, and W may hold the rebuilt one. The rise of F
     is at most that with saving.
     """
-    again_bytes = layer.output_bytes if layer.output_until != OpKind.F else 0
-    kept_for_w = again_bytes if layer.output_until == OpKind.W else 0
+    tensors = layer.boundary_tensors
+    again_bytes = tensors.made_until(OpKind.B, OpKind.W)
+    kept_for_w = tensors.made_until(OpKind.W)
     again = layer.time_us.get(OpKind.R, layer.time_us[OpKind.F])
     times, rises = dict(layer.time_us), dict(layer.rise_bytes)
     rebuilt_bytes, inner = layer.saved_bytes + again_bytes, {}
@@ -128,6 +131,7 @@ def _recomputed_whole(layer: LayerProfile) -> LayerProfile:
         saved_w_bytes=layer.saved_w_bytes + kept_for_w,
         input_until=max(layer.input_until, OpKind.B, key=lambda kind: kind.rank_in_chain),
         output_until=OpKind.F,
+        tensors=layer.tensors and tensors.recomputed(),
         variants={},
         pair_us=None,
     )

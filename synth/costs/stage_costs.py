@@ -40,6 +40,9 @@ class StageCosts(BriefRecord):
     `reduce_us` is the time of the reduction of the stage's gradients among the data-parallel ranks
     of the group of devices that its rank is; 0 in files before version 15.
 
+    `parts_bytes` are the saved bytes of tensors that are a part of the input or the output: a move
+    of the saved activations leaves them where they are. 0 in files before version 16.
+
     `output_gradient_bytes` None are as many as `output_bytes`, as in files before version 10.
     """
 
@@ -51,6 +54,7 @@ class StageCosts(BriefRecord):
         "early_gradient_bytes",
         "hidden_us",
         "reduce_us",
+        "parts_bytes",
     )
 
     duration_us: dict[OpKind, NonNegativeInt]
@@ -70,6 +74,7 @@ class StageCosts(BriefRecord):
     early_gradient_bytes: NonNegativeInt = 0
     hidden_us: NonNegativeInt = 0
     reduce_us: NonNegativeInt = 0
+    parts_bytes: NonNegativeInt = 0
 
     @model_validator(mode="before")
     @classmethod

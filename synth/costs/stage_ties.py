@@ -16,14 +16,16 @@ class StageTie(BriefRecord):
         static_bytes: the parameters, their gradient and their optimizer state.
         step_us: the part of a stage's STEP that updates them, in µs.
         reduce_us: the part of a stage's `reduce_us` that reduces their gradients, in µs.
+        trained: False if they are frozen; files of earlier versions do not say so.
     """
 
-    LEFT_OUT: ClassVar[tuple[str, ...]] = ("reduce_us",)
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("reduce_us", "trained")
 
     stages: tuple[NonNegativeInt, ...] = Field(min_length=2)
     static_bytes: NonNegativeInt
     step_us: NonNegativeInt = 0
     reduce_us: NonNegativeInt = 0
+    trained: bool = True
 
     def repeated_bytes(self, held: Iterable[int]) -> int:
         """The bytes that a rank's stages count beyond the one time that the rank has them."""

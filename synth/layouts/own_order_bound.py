@@ -87,7 +87,8 @@ class OwnOrderBound:
     def _kind(profile: Profile, kind: str, *, pairs: bool) -> _Kind:
         layer = profile.layer_profiles[kind]
         times = {op: layer.time_us[op].median_us for op in (OpKind.F, OpKind.BW)}
-        is_kept = layer.input_until != OpKind.F
+        # Others may share the memory of tensors that are listed.
+        is_kept = layer.input_until != OpKind.F and layer.tensors is None
         return _Kind(
             count=sum(each.profile == kind for each in profile.layers),
             work_us=times[OpKind.F] + times[OpKind.BW] - pairs * layer.hidden_us,

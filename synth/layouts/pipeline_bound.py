@@ -121,7 +121,8 @@ class PipelineBound:
         lives = later + self.input_gradient
         saved = np.array([float(layer.saved_bytes) for layer in layers])
         inputs = np.array([0.0] + [float(layer.output_bytes) for layer in layers[:-1]])
-        inputs *= np.array([layer.input_until != OpKind.F for layer in layers])
+        # Others may share the memory of tensors that are listed.
+        inputs *= np.array([one.input_until != OpKind.F and one.tensors is None for one in layers])
         self._busiest: dict[tuple[int, int], float] = {}
         self._fullest: dict[int, float] = {}
         self._states: dict[int, float] = {}

@@ -4,9 +4,10 @@ from collections.abc import Collection
 
 from synth.costs.recomputation import FULL, Recomputation
 from synth.errors import SynthError
+from synth.op_kinds import OpKind
 from synth.options.ranges import MOST_DIGITS, read_ranges
 from synth.options.values import word
-from synth.plan.recompute.layers_in_place import IN_PLACE, layers_in_place
+from synth.plan.recompute.layers_in_place import IN_PLACE, layers_in_place, ops_allowed_by
 from synth.profile import Profile
 from synth.system.messages import talk
 from synth.units import shown
@@ -108,15 +109,22 @@ def _check_layers(text: str, layers: Collection[int], profile: Profile) -> None:
 
 
 def tell_of_layers_in_place(choice: str, profile: Profile) -> None:
-    """Say that the search recomputes no stages, if the profile has layers that work in place.
+    """Say which stages the search does not recompute, if the profile has layers that work in place.
 
     Args:
         choice: what `--recompute` says.
     """
     names = [*layers_in_place(profile).values()]
-    if names and word(choice) == "auto":
-        more = f" and {len(names) - 1} more" * (len(names) > 1)
+    if not names or word(choice) != "auto":
+        return
+    more = f" and {len(names) - 1} more" * (len(names) > 1)
+    if ops_allowed_by(profile, frozenset([OpKind.R])):
         talk(
-            f"stages are not recomputed, as {names[0]}{more} may come first in one and change"
-            f"{'s' * (len(names) == 1)} the input in place; other layers are, within B"
+            f"stages that begin with {names[0]}{more} are not recomputed, as the input is changed "
+            f"in place"
         )
+        return
+    talk(
+        f"stages are not recomputed, as {names[0]}{more} may come first in one and change"
+        f"{'s' * (len(names) == 1)} the input in place; other layers are, within B"
+    )

@@ -11,7 +11,7 @@ from synth.errors import SynthError
 from synth.objective import Objective
 from synth.plan.partition.balance import balance, is_proven_best
 from synth.plan.partition.unequal_ranks import rank_orders
-from synth.plan.recompute.layers_in_place import ops_allowed_by
+from synth.plan.recompute.layers_in_place import layers_in_place, ops_allowed_by
 from synth.plan.runtimes import DEFAULT, Allowed
 from synth.plan.weight_passing.data_parallel_plan import costs_of_one, sharing_optimizer
 from synth.profile import Profile
@@ -107,6 +107,7 @@ class ProblemArguments:
             profile=one if self.chooses_layers else None,
             layer_menu=self.allowed.layer_menu,
             further_ops=ops_allowed_by(self.profile, self.allowed.further_ops),
+            unrepeatable=frozenset(layers_in_place(self.profile)),
         )
         problem.check_ordered()
         return problem

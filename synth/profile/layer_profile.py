@@ -1,6 +1,7 @@
 """The profile of a layer: its times, its bytes, and how long its tensors are needed."""
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, GetJsonSchemaHandler, model_validator
@@ -8,6 +9,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from synth.op_kinds import MEASURED, OpKind
+from synth.profile.layer_tensors import LayerTensors, MadeMemory, ReturnedTensor, TakenTensor
 from synth.profile.model_flops import Flops
 from synth.records.field_types import PlainText, TimeUs, Whole
 from synth.records.record import BriefRecord, Record
@@ -82,7 +84,7 @@ class LayerVariant(BriefRecord):
     The fields are defined as in `LayerProfile`; B and BW contain the recomputation.
     """
 
-    LEFT_OUT: ClassVar[tuple[str, ...]] = ("inner_rise_bytes",)
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("inner_rise_bytes", "tensors")
 
     time_us: dict[OpKind, Timing]
     saved_bytes: _Bytes
@@ -93,6 +95,7 @@ class LayerVariant(BriefRecord):
     )
     input_until: OpKind = OpKind.B
     output_until: OpKind = OpKind.F
+    tensors: LayerTensors | None = None
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -135,6 +138,10 @@ class LayerProfile(BriefRecord):
     `input_until`, `output_until`, `gradient_until` name the last op of this layer (F, B or W) that
     needs its input, its output, and the gradient of its output: until then they cannot be freed.
 
+    `tensors` has the same of each tensor that the layer takes and returns, and which of them share
+    memory; None: it takes one and returns another one, or that is not known. Where it is given, no
+    part of any is in `saved_bytes` and `saved_w_bytes`.
+
     `forward_flops` are the floating-point operations of F of a micro-batch, a multiply-add being
     two; None: not counted. They serve for the MFU and change no schedule.
 
@@ -151,6 +158,7 @@ class LayerProfile(BriefRecord):
         "output_gradient_bytes",
         "inner_rise_bytes",
         "recompute_saved_bytes",
+        "tensors",
         "variants",
         "pair_us",
         "reduce_us",
@@ -171,6 +179,9 @@ class LayerProfile(BriefRecord):
     input_until: OpKind = OpKind.B
     output_until: OpKind = OpKind.F
     gradient_until: OpKind = OpKind.B
+    tensors: LayerTensors | None = Field(
+        default=None, description="what it takes and returns; None: a tensor each, or not known"
+    )
     recompute_saved_bytes: _Bytes = Field(
         default=0, description="what F keeps besides its input if B computes all of it again"
     )
@@ -225,6 +236,32 @@ class LayerProfile(BriefRecord):
         return self.output_bytes if known is None else known
 
     @property
+    def boundary_tensors(self) -> LayerTensors:
+        """The tensors that it takes and returns; where they are not known, one each."""
+        return self.tensors or self._opaque_tensors
+
+    @property
+    def opaque_tensors(self) -> LayerTensors:
+        """One tensor that it takes, of unknown size, and one that it returns."""
+        return self._opaque_tensors
+
+    # The underscore keeps the cached value out of `dict(self)`, that is, out of `replace`.
+    @cached_property
+    def _opaque_tensors(self) -> LayerTensors:
+        return LayerTensors(
+            taken=(TakenTensor(num_bytes=0, until=self.input_until),),
+            made=(MadeMemory(num_bytes=self.output_bytes, until=self.output_until),),
+            returned=(
+                ReturnedTensor(
+                    memory=1,
+                    num_bytes=self.output_bytes,
+                    gradient_bytes=self.returned_bytes,
+                    gradient_until=self.gradient_until,
+                ),
+            ),
+        )
+
+    @property
     def hidden_us(self) -> float:
         """The time by which F and BW are shorter at once than one after the other."""
         if self.pair_us is None:
@@ -266,6 +303,7 @@ class LayerProfile(BriefRecord):
             inner_rise_bytes=self.inner_rise_bytes,
             input_until=self.input_until,
             output_until=self.output_until,
+            tensors=self.tensors,
         )
 
     def under(self, policy: str) -> Self:
@@ -289,6 +327,7 @@ class LayerProfile(BriefRecord):
             saved_w_bytes=variant.saved_w_bytes,
             input_until=variant.input_until,
             output_until=variant.output_until,
+            tensors=variant.tensors,
             variants={},
             pair_us=None,
         )

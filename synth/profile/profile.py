@@ -4,6 +4,7 @@ import datetime
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import chain
 from typing import Annotated, ClassVar, Self
 
@@ -116,11 +117,12 @@ class Profile(Displayed, FileRecord):
     version 5 tied parameters, version 6 how estimated numbers were computed, and ranks of unequal
     speed, version 7 variants of layers of which B computes a part again, version 8 the time of F
     and BW of two micro-batches at once, version 9 the time of the reduction of gradients, version
-    10 the rises of B, W and BW before another layer of the stage.
+    10 the rises of B, W and BW before another layer of the stage, version 11 the tensors of layers
+    that take, return or change several or the same.
     """
 
     FORMAT: ClassVar[str] = "synth-profile"
-    VERSION: ClassVar[int] = 10
+    VERSION: ClassVar[int] = 11
     SINCE: ClassVar[Mapping[str, int]] = {
         "workload.inputs": 2,
         "peak_flops_per_s": 3,
@@ -132,6 +134,8 @@ class Profile(Displayed, FileRecord):
         "layer_profiles.*.reduce_us": 9,
         "layer_profiles.*.inner_rise_bytes": 10,
         "layer_profiles.*.variants.*.inner_rise_bytes": 10,
+        "layer_profiles.*.tensors": 11,
+        "layer_profiles.*.variants.*.tensors": 11,
         "tied_parameters.reduce_us": 9,
         "workload.group": 7,
     }
@@ -294,6 +298,28 @@ class Profile(Displayed, FileRecord):
             within = tuple(place - first for place in places if first <= place < end)
             if len(within) > 1:
                 yield tied, within
+
+    @property
+    def changed_inputs(self) -> frozenset[int]:
+        """The places of layers of which the layer or a later one changes an input in place.
+
+        A later layer does so where those between pass the input on.
+        """
+        return self._changed_inputs
+
+    # The underscore keeps the cached value out of `dict(self)`, that is, out of `replace`.
+    @cached_property
+    def _changed_inputs(self) -> frozenset[int]:
+        found, after = set(), frozenset[int]()
+        for place in reversed(range(len(self.layers))):
+            tensors = self.layer_profile(place).boundary_tensors
+            memories = {one.memory for at, one in enumerate(tensors.returned) if at in after}
+            after = frozenset(
+                at for at, one in enumerate(tensors.taken) if one.is_changed or at in memories
+            )
+            if after:
+                found.add(place)
+        return frozenset(found)
 
     @property
     def has_pairs(self) -> bool:

@@ -1,6 +1,8 @@
 """The problem that the solver is given."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import NamedTuple
 
 from synth.costs.costs import Costs
@@ -11,6 +13,7 @@ from synth.op_kinds import MEASURED, MOVES, OpKind
 from synth.profile import Profile
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.recomputation_rules import RecomputationMenu
+from synth.schedule.recomputed_stages import recomputed
 from synth.solver.tuning import SEARCH
 from synth.units import counted
 
@@ -40,6 +43,8 @@ class Problem:
         further_ops: the kinds of op that a schedule may have besides those that a profile measures:
             R, moves of activations. The search orders the others; it places R by choosing stages,
             and `plan.offload` chooses moves.
+        unrepeatable: the places in the model of layers with which no stage that R rebuilds may
+            begin, as the input is changed in place.
         merged: stages that recompute, whose R is the first part of B in the costs. R does not wait
             for the gradient, and orders are judged with R apart; bounds are those of R right before
             B, and hold unless `times_r_late`.
@@ -56,6 +61,7 @@ class Problem:
     profile: Profile | None = field(default=None, compare=False, repr=False)
     layer_menu: RecomputationMenu | None = None
     further_ops: frozenset[OpKind] = frozenset((OpKind.R, *MOVES))
+    unrepeatable: frozenset[int] = frozenset()
     merged: MergedStages | None = None
 
     def __post_init__(self) -> None:
@@ -133,9 +139,24 @@ class Problem:
         return len(self.placement.ranks)
 
     def admits(self, schedule: Schedule) -> bool:
-        """Return True if a schedule has only ops of the kinds that are allowed."""
+        """Return True if a schedule has only ops of allowed kinds, and R only where it may be."""
         kinds = {op.kind for program in schedule.programs for op in program}
-        return kinds <= self.further_ops.union(MEASURED)
+        return kinds <= self.further_ops.union(MEASURED) and self.has_allowed_r(schedule)
+
+    def has_allowed_r(self, schedule: Schedule) -> bool:
+        """Return True if no stage is rebuilt whose first layer's input is changed in place."""
+        stages = recomputed(schedule)
+        return len(self._repeatable(stages)) == len(stages)
+
+    def rebuildable(self, stages: Iterable[int]) -> tuple[int, ...]:
+        """Return those of some stages that R may rebuild."""
+        return self._repeatable(stages) if OpKind.R in self.further_ops else ()
+
+    def _repeatable(self, stages: Iterable[int]) -> tuple[int, ...]:
+        if not self.unrepeatable or self.partition is None:
+            return tuple(stages)
+        begins = [0, *accumulate(self.partition)]
+        return tuple(stage for stage in stages if begins[stage] not in self.unrepeatable)
 
     def share(self, replica: int) -> tuple[int, int]:
         """Return the first micro-batch of a replica, and their number, as even as possible."""

@@ -1,5 +1,6 @@
 """Profiles with a layer that changes its input in place: no stage that begins with it rebuilds."""
 
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -7,7 +8,9 @@ import pytest
 import synth
 from synth.errors import SynthError
 from synth.layer_times import LayerTimes
+from synth.op_kinds import OpKind
 from synth.profile import Profile
+from synth.profile.layer_tensors import LayerTensors, ReturnedTensor, TakenTensor
 from synth.schedule.recomputed_stages import recomputed
 
 MB = 10**6
@@ -41,6 +44,37 @@ def test_the_search_rebuilds_no_stage_where_a_layer_works_in_place() -> None:
     plan = synth.solve(profile(in_place=True), **OPTIONS)
     assert not recomputed(plan.schedule())
     assert synth.prove(plan, profile=profile(in_place=True)).holds_for
+
+
+def known_in_place() -> Profile:
+    """Return the layers where the last alone changes its input, as the profile says."""
+    made = profile(in_place=False)
+    taken = TakenTensor(num_bytes=MB, until=OpKind.F, is_changed=True)
+    returned = ReturnedTensor(memory=0, num_bytes=MB, gradient_bytes=MB, gradient_until=OpKind.B)
+    changing = made.layer_profiles["block"].replace(
+        recompute_saved_bytes=11 * MB,
+        tensors=LayerTensors(taken=(taken,), made=(), returned=(returned,)),
+    )
+    listed = [one.replace(profile="changing") if at == 3 else one
+              for at, one in enumerate(made.layers)]  # fmt: skip
+    return made.replace(
+        layer_profiles={**made.layer_profiles, "changing": changing}, layers=tuple(listed)
+    )
+
+
+def test_other_stages_are_rebuilt_where_it_is_known_which_layers_work_in_place(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plan = synth.solve(known_in_place(), **OPTIONS)
+    stages = recomputed(plan.schedule())
+    assert stages and 3 not in stages
+    assert "stages that begin with block.2 are not recomputed" in capsys.readouterr().err
+    assert synth.prove(plan, profile=known_in_place()).holds_for
+    moved = synth.solve(
+        known_in_place(), **{**OPTIONS, "ranks": 2, "partition": "auto", "time_limit": 1}
+    )
+    begins = [0, *accumulate(moved.partition)]
+    assert 3 not in {begins[stage] for stage in recomputed(moved.schedule())}
 
 
 def test_a_named_stage_that_begins_with_it_is_refused() -> None:

@@ -96,13 +96,17 @@ class LossTerms:
         return OutputTap(partial(self._keep, self.outputs, microbatch, copied), self.with_loss)
 
     def add(self, total: Tensor, loss: Tensor, microbatch: int) -> None:
-        """Add a micro-batch's weighted loss to the total."""
+        """Add a micro-batch's weighted loss to the total; NaN does not count with weight 0.
+
+        Such is the mean over the tokens of a micro-batch that has none.
+        """
         if self.losses is not None:
             self.losses[microbatch] = loss.reshape(())
         weight = self.weights[microbatch]
         if isinstance(weight, Tensor):
-            total.add_(loss.reshape(()) * weight / self.updates)
-        else:
+            part = loss.reshape(()) * weight / self.updates
+            total.add_(torch.where((weight == 0).to(part.device), 0.0, part))
+        elif weight:
             total.add_(loss.reshape(()), alpha=weight / self.updates)
 
     def seed(self, loss: Tensor, microbatch: int) -> Tensor:

@@ -60,6 +60,8 @@ class CutTrials:
 
     def _trial(self, best: Trial, problem: Problem, schedule: Schedule) -> Trial | None:
         assert best.found is not None and best.found.found_by is not None
+        if not problem.admits(schedule):  # another layer begins a stage with an R
+            return None
         found = evaluate(problem, schedule, best.found.found_by)
         if found is None:
             return None

@@ -124,7 +124,8 @@ class _Search:
         if choice is None and problem.caps_bytes is not None and applies(problem):
             layered = search.with_layers(plain)
         found = layered or plain
-        if found.score.fits:
+        on_cut = replace(problem, partition=found.variant.sizes)
+        if found.score.fits and on_cut.has_allowed_r(found.lowered.schedule):
             self._take(trial, name, found)
             return
         trial.found = infeasible_result(trial) or result_without_schedule(

@@ -149,7 +149,8 @@ def repartitioned_trials(
             problem = repartitioned(profile, trial.problem, stages, should_stop)
             if (trial.name, problem.partition) not in known:
                 known.add((trial.name, problem.partition))
-                candidate = trial.candidate._replace(problem=problem, choice=stages)
+                choice = problem.rebuildable(stages)
+                candidate = trial.candidate._replace(problem=problem, choice=choice)
                 yield Trial(candidate, bound_us(problem, None))
 
 

@@ -251,8 +251,8 @@ class JudgedSchedules:
         if self.choice:
             yield self.choice
         elif self.choice is None and self.problem.caps_bytes is not None:
-            for count in counts_tried(self.problem)[1:]:
-                yield tuple(range(count))
+            firsts = map(range, counts_tried(self.problem)[1:])
+            yield from filter(None, dict.fromkeys(map(self.problem.rebuildable, firsts)))
 
     def _can_win(self, stages: tuple[int, ...], best_us: int | None) -> bool:
         """True if a schedule may fit with these stages recomputing, and be faster."""

@@ -7,12 +7,11 @@ each step.
 """
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 
 import numpy as np
 
 from synth.costs.costs import IntArray
-from synth.costs.layer_boundaries import BACKWARDS, LayerBoundary, own_change
+from synth.costs.layer_boundaries import BACKWARDS, first_layers, own_change
 from synth.op_kinds import OpKind
 from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.profile.layer_profile import LayerProfile
@@ -51,7 +50,9 @@ class RunNeeds:
         self._own_change = {
             kind: [own_change(layer, kind) for layer in layers] for kind in BACKWARDS
         }
-        self._boundaries = [LayerBoundary.between(*pair) for pair in pairwise(layers)]
+        _, self._boundaries = first_layers(layers)
+        # What a boundary holds may depend on the layers before it.
+        self._are_pairs = all(layer.tensors is None for layer in layers)
         self._sum_up(layers)
         self._levels = {kind: 0 for kind in BACKWARDS}
         self._starts = {kind: np.zeros(self.num_layers + 1, np.int64) for kind in BACKWARDS}
@@ -74,6 +75,9 @@ class RunNeeds:
         """Return the least memory of the runs from the next first layer to each end, in bytes."""
         self.first -= 1
         first, stop = self.first, max(stop, self.first + 1)
+        if not self._are_pairs:
+            ends_of_runs = range(first + 1, stop + 1)
+            return np.array([self._table.need_bytes(first, end) for end in ends_of_runs], np.int64)
         for kind in BACKWARDS:
             self._prepend(kind, first)
         ends = slice(first + 1, stop + 1)

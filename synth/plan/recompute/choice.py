@@ -4,7 +4,6 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from synth.costs.merged_recomputation import merged
-from synth.op_kinds import OpKind
 from synth.plan.recompute.attempts import ChoiceAttempts
 from synth.plan.recompute.choice_search import solve_choosing
 from synth.plan.recompute.given_stages import (
@@ -83,7 +82,7 @@ def limits_bytes(problem: Problem, choice: Choice) -> tuple[int, int]:
     if choice == ():
         return never, smallest_limit_bytes(problem)
     counts = counts_tried(problem)
-    tried = [range(count) for count in counts] if choice is None else [choice]
+    tried = [problem.rebuildable(range(count)) for count in counts] if choice is None else [choice]
     seen = [replace(problem, costs=merged(problem.costs, stages)) for stages in tried]
     if choice is None and applies(problem):
         seen.append(layer_search(problem, 0).least())
@@ -107,4 +106,4 @@ def _stages(problem: Problem, choice: tuple[int, ...] | None) -> Collection[int]
     """Return the stages that may recompute."""
     if choice is not None:
         return choice
-    return range(problem.costs.num_stages if OpKind.R in problem.further_ops else 0)
+    return problem.rebuildable(range(problem.costs.num_stages))

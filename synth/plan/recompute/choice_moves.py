@@ -184,12 +184,9 @@ def _ways_of(problem: Problem) -> list[list[_Way]]:
         assert problem.profile is not None and problem.partition is not None
         made = menus(problem.profile, problem.partition)
         plain = [[_Way(option.layers, option.costs) for option in menu.options] for menu in made]
-    if OpKind.R not in problem.further_ops:
-        return plain
-    return [
-        [*ways, _Way(Recomputation(), costs, has_r=True)]
-        for ways, costs in zip(plain, problem.costs.stages, strict=True)
-    ]
+    for stage in problem.rebuildable(range(len(plain))):
+        plain[stage].append(_Way(Recomputation(), problem.costs.stages[stage], has_r=True))
+    return plain
 
 
 def _saved_us(now: _Way, then: _Way) -> Iterator[int]:

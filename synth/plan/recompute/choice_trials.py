@@ -138,7 +138,7 @@ class ChoiceTrials:
         for count in counts[max(0, at - 1) : at + 2]:
             stages = tuple(range(count))
             for other in self._partitions(stages)[1:]:
-                self._try(other, stages, brief)
+                self._try(other, other.rebuildable(stages), brief)
 
     def _with_layers(self, problem: Problem) -> list[Problem]:
         """Return the problem with the best choices of layers; empty if layers are not known."""

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from synth.costs.costs import Costs
-from synth.costs.layer_boundaries import LayerBoundary, own_change
+from synth.costs.layer_boundaries import StageEnds, StageLayers, own_change
 from synth.costs.partition_costs import partition_costs, stage_costs
 from synth.costs.recomputation import Recomputation
 from synth.costs.recomputed_layers import policies_of, recomputed, recomputing
@@ -88,13 +88,19 @@ def _menu(row_of_layers: "_Layers", is_first: bool) -> Menu:
     """Return the choices of a stage with these layers, which are numbered from 0."""
     rows = _Rows(_followed(row_of_layers, _some), _followed(row_of_layers, _lowered))
     base = row_of_layers.stage(Recomputation(), is_first=is_first)
-    possible = _best_stages([row.on(base, is_first=is_first) for row in rows.possible])
+    possible = _best_stages(
+        [row.on(base, row.run.ends(is_first=is_first)) for row in rows.possible]
+    )
     options = [
         Option(chosen, row_of_layers.stage(chosen, is_first=is_first))
         for chosen in (Recomputation(dict(rows.possible[place].layers)) for place in possible)
     ]
     options.sort(key=lambda option: (option.work_us, option.costs.saved_bytes))
-    floors = [row.on(base, is_first=is_first) for row in rows.floors]
+    is_plain = all(layer.tensors is None for layer in row_of_layers.plain)
+    floors = [
+        row.on(base, row.run.ends(is_first=is_first) if is_plain else row.run.least_ends())
+        for row in rows.floors
+    ]
     return Menu(tuple(options), tuple(floors[place] for place in _best_stages(floors)))
 
 
@@ -145,6 +151,7 @@ class _Row(NamedTuple):
     """A choice for the first layers of a stage; figures as in `synth.costs`.
 
     `extra_ns` are the times by which each of `_VARIED` is longer than without recomputation.
+    `run` are the layers as those behind them see them, and the last one as it is treated.
     `weight_rise`, `backward_rise` and `fused_rise` are the highest levels of W, B and BW above that
     at the start of the last layer, once that one is over, `_NOTHING_YET` where it is the only one:
     what is freed there depends on the layer after it.
@@ -152,10 +159,10 @@ class _Row(NamedTuple):
 
     layers: _Chosen
     last: LayerProfile
+    run: StageLayers
     extra_ns: tuple[int, ...]
     saved: int
     saved_w: int
-    input_until: int
     forward_rise: int
     again_rise: int
     weight_rise: int
@@ -170,10 +177,10 @@ class _Row(NamedTuple):
         return cls(
             layers,
             layer,
+            StageLayers.of(layer),
             extra_ns,
             saved=layer.saved_bytes,
             saved_w=layer.saved_w_bytes,
-            input_until=layer.input_until.rank_in_chain,
             forward_rise=rises[OpKind.F],
             again_rise=layer.recompute_rise_bytes,
             weight_rise=_NOTHING_YET,
@@ -185,13 +192,13 @@ class _Row(NamedTuple):
     @property
     def figures(self) -> tuple[int, ...]:
         """Return the figures to compare; less is never worse."""
-        return (*self.extra_ns, *self[3:])
+        return (*self.extra_ns, *self[4:], *self.run.figures)
 
     def then(self, layers: _Chosen, layer: LayerProfile, extra_ns: tuple[int, ...]) -> "_Row":
         """Return the row with one more layer."""
         last, rises = self.last, layer.rise_bytes
-        boundary = LayerBoundary.between(last, layer)
-        level = self.saved + last.output_bytes
+        run, boundary = self.run.then(layer)
+        level = self.saved + self.run.unsaved_bytes
 
         def before(kind: OpKind, highest: int) -> int:
             """The highest level of the layers before, given it without this one."""
@@ -201,20 +208,20 @@ class _Row(NamedTuple):
         return _Row(
             self.layers + layers,
             layer,
+            run,
             extra_ns=tuple(map(add, self.extra_ns, extra_ns)),
             saved=self.saved + layer.saved_bytes + boundary.saved_bytes,
             saved_w=self.saved_w + layer.saved_w_bytes + boundary.saved_w_bytes,
-            input_until=self.input_until,
             forward_rise=max(self.forward_rise, level + rises[OpKind.F]),
             again_rise=max(self.again_rise, level + layer.recompute_rise_bytes),
             weight_rise=before(OpKind.W, self.weight_rise),
             backward_rise=before(OpKind.B, self.backward_rise),
             fused_rise=before(OpKind.BW, self.fused_rise),
-            light_rise=max(self.light_rise, last.output_bytes + rises[OpKind.F]),
+            light_rise=max(self.light_rise, self.run.open_bytes + rises[OpKind.F]),
         )
 
-    def on(self, base: StageCosts, *, is_first: bool) -> StageCosts:
-        """Return the costs of a stage, given those without recomputation."""
+    def on(self, base: StageCosts, ends: StageEnds) -> StageCosts:
+        """Return the costs of a stage, given those without recomputation and those of its ends."""
         durations = {
             kind: base.duration_us[kind] + ns // _NS_PER_US
             for kind, ns in zip(_VARIED, self.extra_ns, strict=True)
@@ -228,22 +235,26 @@ class _Row(NamedTuple):
         }
         return base.replace(
             duration_us={**base.duration_us, **durations},
-            saved_bytes=self.saved,
-            saved_w_bytes=self.saved_w,
+            saved_bytes=self.saved + ends.saved_bytes,
+            saved_w_bytes=self.saved_w + ends.saved_w_bytes,
             rise_bytes={**base.rise_bytes, **rises},
-            input_until=OpKind.F if is_first else _KINDS[self.input_until],
-            output_until=self.last.output_until,
+            input_until=ends.input_until,
+            output_until=ends.output_until,
             light_rise_bytes=self.light_rise,
+            parts_bytes=ends.parts_bytes,
         )
 
     def below(self, other: "_Row") -> "_Row":
         """Return figures that are at most those of both; possibly of no real choice."""
-        least = [*map(min, self.figures, other.figures)]
-        count = len(_VARIED)
-        return _Row(*self[:2], tuple(least[:count]), *least[count:])
-
-
-_KINDS = {kind.rank_in_chain: kind for kind in (OpKind.F, OpKind.B, OpKind.W)}
+        extra_ns = tuple(map(min, self.extra_ns, other.extra_ns))
+        row = _Row(*self[:2], self.run, extra_ns, *map(min, self[4:], other[4:]))
+        run, freed_bytes = self.run.below(other.run)
+        return row._replace(
+            run=run,
+            weight_rise=row.weight_rise - freed_bytes,
+            backward_rise=row.backward_rise - freed_bytes,
+            fused_rise=row.fused_rise - freed_bytes,
+        )
 
 
 class _Rows(NamedTuple):

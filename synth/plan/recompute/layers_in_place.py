@@ -1,4 +1,4 @@
-"""Stages that cannot be recomputed by R, as their first layer changes its input in place."""
+"""Stages that cannot be recomputed by R, as layers change in place what the first one takes."""
 
 from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate
@@ -9,26 +9,35 @@ from synth.profile import Profile
 from synth.solver.problem import Problem
 
 IN_PLACE = (
-    "changes its input in place, so that nothing can be computed again from it: let the layer "
-    "change a copy (`x = x.clone()`) and profile again"
+    "changes its input in place, or one after it does, so that nothing can be computed again from "
+    "it: let the layer change a copy (`x = x.clone()`) and profile again"
 )
 
 
 def layers_in_place(profile: Profile) -> dict[int, str]:
-    """Return the names of the layers that change their input in place, by their places."""
+    """Return the names of the layers that cannot be computed again, by their places.
+
+    A layer after one of them may be the one that changes what it takes.
+    """
     return {
         place: layer.name
         for place, layer in enumerate(profile.layers)
-        if not profile.layer_profile(place).can_be_recomputed
+        if place in profile.changed_inputs or not profile.layer_profile(place).can_be_recomputed
     }
 
 
 def ops_allowed_by(profile: Profile, further_ops: frozenset[OpKind]) -> frozenset[OpKind]:
-    """Return the kinds of op that a search may add: without R if a layer works in place.
+    """Return the kinds of op that a search may add: without R if it is not known where R may be.
 
-    One such layer is enough: searches choose partitions, and layers before it may return a view.
+    Profiles before version 11 do not say what a layer changes, nor which tensors are views of what
+    one before has taken. One layer that cannot be computed again is then enough.
     """
-    return further_ops - {OpKind.R} if layers_in_place(profile) else further_ops
+    each = {layer.profile: profile.layer_profiles[layer.profile] for layer in profile.layers}
+    is_known = all(
+        layer.can_be_recomputed or (layer.tensors is not None and layer.tensors.changes_input)
+        for layer in each.values()
+    )
+    return further_ops if is_known else further_ops - {OpKind.R}
 
 
 def stages_in_place(

@@ -86,7 +86,9 @@ def _distinct(profile: Profile, problem: Problem, stages: Collection[int]) -> li
     if not stages:
         return [problem]
     other = repartitioned(profile, problem, stages)
-    return [problem] if other is problem else [problem, other]
+    if other is problem or other.rebuildable(stages) != tuple(stages):
+        return [problem]
+    return [problem, other]
 
 
 def repartitioned(

@@ -51,8 +51,8 @@ def choices_tried(
     most_counts = beside if layered else RECOMPUTE_TRIALS.most_counts
     few = counts_tried(problem, max(2, min(most_counts, most + 1 - len(found))))
     for count in dict.fromkeys((*few, *counts_tried(problem, most_counts))):
-        stages = tuple(range(count))
-        found.append((partitions(stages)[0], stages))
+        one = partitions(tuple(range(count)))[0]
+        found.append((one, one.rebuildable(range(count))))
     distinct = list({ChoiceKey.of(*one): one for one in found}.values())
     possible = [one for one in distinct if _may_fit(*one)]
     return possible or distinct

@@ -33,7 +33,7 @@ from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.plan.recompute.choice_proof import CERTIFICATE, ChoiceProof
 from synth.plan.recompute.given_stages import solve_recomputing
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice
-from synth.plan.recompute.layers_in_place import ops_allowed_by
+from synth.plan.recompute.layers_in_place import layers_in_place, ops_allowed_by
 from synth.plan.recompute.stages import bounds
 from synth.plan.reprove.claim_search import ClaimSearch
 from synth.plan.reprove.recheck_partitions import PartitionsRecheck, own_certificate
@@ -272,7 +272,8 @@ class _Reproving:
         menu = allowed.layer_menu
         problem = replace(self.problem, costs=costs, profile=self.profile, layer_menu=menu)
         further_ops = ops_allowed_by(self.profile, problem.further_ops)
-        problem = replace(problem, further_ops=further_ops)
+        unrepeatable = frozenset(layers_in_place(self.profile))
+        problem = replace(problem, further_ops=further_ops, unrepeatable=unrepeatable)
         every_us = self.objective.value_us(bounds_of_every_choice(problem))
         if every_us < self.claimed_us <= any_us and not self.plan.recomputed_layers:
             # Plans from older versions, without a choice of layers, claim as much.

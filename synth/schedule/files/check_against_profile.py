@@ -64,12 +64,13 @@ def differences(plan: Plan, profile: Profile) -> Iterator[str]:
             made.model_dump(mode="json"),
         )
     are_shared = plan.weights is None and plan.versions is None
-    if are_shared and plan.costs.ties != derived.ties:
-        yield _difference(
-            "costs, ties",
-            [tie.model_dump() for tie in plan.costs.ties],
-            [tie.model_dump() for tie in derived.ties],
+    if are_shared:
+        ties, from_profile = (
+            {str(n): tie.model_dump(exclude_unset=True) for n, tie in enumerate(costs.ties)}
+            for costs in (plan.costs, derived)
         )
+        if len(ties) != len(from_profile) or any(_compared("", ties, from_profile)):
+            yield _difference("costs, ties", [*ties.values()], [*from_profile.values()])
     yield from _compared(
         "links", plan.costs.links.model_dump(mode="json"), derived.links.model_dump(mode="json")
     )

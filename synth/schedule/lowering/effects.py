@@ -41,11 +41,13 @@ class _Lifetimes(NamedTuple):
     input_until: OpKind
     output_until: OpKind
     gradient_until: OpKind
+    has_parts: bool
 
     @classmethod
     def of(cls, stage: StageCosts) -> "_Lifetimes":
         """Read them from the costs."""
-        return cls(stage.input_until, stage.output_until, stage.gradient_until)
+        has_parts = stage.parts_bytes > 0
+        return cls(stage.input_until, stage.output_until, stage.gradient_until, has_parts)
 
 
 class EffectSetting(NamedTuple):
@@ -158,10 +160,12 @@ def reads_of(
         return []
     (lifetimes, flow), forward = setting, kind in (OpKind.F, OpKind.R)
     stage, values = lifetimes[s], []
-    if forward or _needed(kind, stage.input_until):
+    # A move leaves what is a part of the input or the output, so B still has both whole.
+    is_whole = saved_mode.moved and stage.has_parts and kind in (OpKind.B, OpKind.BW)
+    if forward or is_whole or _needed(kind, stage.input_until):
         values += _relative(flow.inputs(s), s)
     if not forward:
-        if flow.has_output(s) and _needed(kind, stage.output_until):
+        if flow.has_output(s) and (is_whole or _needed(kind, stage.output_until)):
             values.append(RelativeValue(ACT_AGAIN if saved_mode.rebuilt else ACT))
         if _needed(kind, stage.gradient_until):
             values += _relative(flow.gradients(s), s)
@@ -199,7 +203,8 @@ def makes_of(
             values += _relative(flow.made_forward(s), s)
         case OpKind.R:
             values.append(RelativeValue(SAVED))
-            is_held = flow.has_output(s) and lifetimes[s].output_until != OpKind.F
+            is_whole = saved_mode.moved and lifetimes[s].has_parts
+            is_held = flow.has_output(s) and (is_whole or lifetimes[s].output_until != OpKind.F)
             values += [RelativeValue(ACT_AGAIN)] if is_held else []
         case OpKind.B:
             values.append(RelativeValue(SAVED_W))

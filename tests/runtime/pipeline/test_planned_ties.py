@@ -76,3 +76,47 @@ def test_they_may_be_apart_on_purpose() -> None:
     first, last = gradients(tied={})
     assert first is not None and last is not None
     torch.testing.assert_close(first + last, expected())
+
+
+class Adapted(nn.Module):
+    """A frozen linear layer beside trained ones of low rank, as LoRA has them."""
+
+    def __init__(self, frozen: nn.Linear, size: int = 2) -> None:
+        super().__init__()
+        self.frozen = frozen
+        self.down, self.up = nn.Linear(8, size, bias=False), nn.Linear(size, 8, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.frozen(x) + self.up(self.down(x))
+
+
+def adapted_layers(is_frozen: bool = True) -> list[nn.Module]:
+    torch.manual_seed(0)
+    shared = nn.Linear(8, 8).requires_grad_(not is_frozen)
+    return [Adapted(shared), nn.Tanh(), Adapted(shared), Loss()]
+
+
+def test_frozen_ones_need_nothing_and_adapters_get_the_gradients_of_the_uncut_model() -> None:
+    profile = profile_layers(adapted_layers(), X[:2], X[:2], warmup=0, iterations=1)
+    made, whole = Plan.of(profile, [2, 2], generate("zb-h1", 2, 2)), adapted_layers()
+    assert [tie.trained for tie in made.costs.ties] == [False]
+    assert Plan.from_json(made.to_json()).costs == made.costs
+
+    def train(group: Any, layers: list[nn.Module] = whole) -> list[Tensor | None]:
+        own = copy.deepcopy(layers)
+        pipeline = synth.Pipeline(made, made.modules(group.rank, own), group=group, timeout_s=60)
+        pipeline.step(pipeline.split(X, targets=X.flip(0)))
+        return [p.grad for stage in pipeline.stages.values() for p in stage.module.parameters()]
+
+    x = X
+    for layer in whole[:-1]:
+        x = layer(x)
+    whole[-1](x, X.flip(0)).backward()
+    expected = [p.grad for half in (whole[:2], whole[2:]) for p in nn.ModuleList(half).parameters()]
+    found = [gradient for own in run_ranks(2, train) for gradient in own]
+    assert sum(gradient is not None for gradient in expected) == 4
+    torch.testing.assert_close(found, expected)
+
+    trained = adapted_layers(is_frozen=False)
+    with pytest.raises(SynthError, match=r"plan share parameters, which ranks 0, 1"):
+        run_ranks(2, lambda group: train(group, trained))

@@ -16,6 +16,7 @@ import synth
 from synth.errors import Mismatch, SynthError
 from synth.families import generate
 from synth.run_options.weight_files import WeightFormat
+from synth.runtime.checkpoint.tensor_names import own_tensors
 from synth.runtime.execution.transport.in_process.ranks import run_ranks
 from synth.runtime.models.empty import has_empty_parameters
 from synth.runtime.pretrained import loading, saving
@@ -236,3 +237,36 @@ def test_a_subclass_that_needs_more_than_its_config_is_refused_in_a_line(tmp_pat
     layers = {piece.name: piece for piece in synth.cut_model(model, IDS, TARGETS, check=False)}
     with pytest.raises(SynthError, match="Own cannot be made of its config alone"):
         saving.save_weights(tmp_path / "out", layers)
+
+
+class Fused(torch.nn.Module):
+    """A matrix that files have as two, as torchtitan's attention has its three."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = torch.nn.Parameter(torch.randn(4, 4))
+        self._register_state_dict_hook(self._divide)
+        self._register_load_state_dict_pre_hook(self._join)
+
+    @staticmethod
+    def _divide(module: Any, state: dict[str, Any], prefix: str, _: Any) -> None:
+        both = state.pop(f"{prefix}both")
+        state[f"{prefix}up"], state[f"{prefix}down"] = (x.clone() for x in both.chunk(2))
+
+    @staticmethod
+    def _join(state: dict[str, Any], prefix: str, *_: Any) -> None:
+        parts = [state.pop(f"{prefix}{name}") for name in ("up", "down")]
+        state[f"{prefix}both"] = torch.cat(parts)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.both
+
+
+def test_parts_that_a_hook_makes_of_a_parameter_go_into_it(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    before, after = Fused(), Fused()
+    assert not torch.equal(before.both, after.both)
+    saving.save_weights(tmp_path / "dcp", {"layer": before}, kind=WeightFormat.DCP)
+    loading.load_weights(tmp_path / "dcp", {"layer": after})
+    assert torch.equal(before.both, after.both)
+    assert [*own_tensors(after)] == ["both"]  # as checkpoints have it

@@ -1,0 +1,113 @@
+"""The tensors between layers where one number for each boundary does not describe them.
+
+A layer may take or return several tensors, pass one on, or write to one. What it returns is then
+the memory of a tensor that it took, or memory of its own, which are numbered in one row:
+
+    taken 0, taken 1, …, made 0, made 1, …        (h, encoded) → (h', encoded):  returned 2, 1
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Self
+
+from pydantic import Field, model_validator
+
+from synth.op_kinds import OpKind
+from synth.records.field_types import Whole
+from synth.records.record import BriefRecord, Record
+from synth.units import MOST_SUMMABLE
+
+Bytes = Annotated[Whole, Field(ge=0, le=MOST_SUMMABLE)]
+
+
+class TakenTensor(BriefRecord):
+    """A tensor that a layer takes from the one before.
+
+    Attributes:
+        until: the last op of the layer that needs its memory, also as a part of its output.
+        is_changed: True if F writes to it.
+    """
+
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("is_changed",)
+
+    num_bytes: Bytes
+    until: OpKind
+    is_changed: bool = False
+
+
+class MadeMemory(Record):
+    """Memory that a layer allocates for its output, and the last op of the layer that needs it."""
+
+    num_bytes: Bytes
+    until: OpKind
+
+
+class ReturnedTensor(Record):
+    """A tensor that a layer returns.
+
+    Attributes:
+        memory: the number of its memory, first those taken and then those made.
+        num_bytes: its elements.
+        gradient_bytes: the gradient that comes back; 0 if none does.
+        gradient_until: B or W, the last op of the layer that needs that gradient.
+    """
+
+    memory: Whole = Field(ge=0)
+    num_bytes: Bytes
+    gradient_bytes: Bytes
+    gradient_until: OpKind
+
+
+class LayerTensors(Record):
+    """All tensors that a layer takes and returns; what the first layer takes is not counted."""
+
+    taken: tuple[TakenTensor, ...]
+    made: tuple[MadeMemory, ...]
+    returned: tuple[ReturnedTensor, ...]
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        count = len(self.taken) + len(self.made)
+        for tensor in self.returned:
+            if tensor.memory >= count:
+                raise ValueError(f"memory {tensor.memory} of {count} is returned; the first is 0")
+        for kind in (*(one.until for one in self.taken), *(one.until for one in self.made)):
+            if kind not in (OpKind.F, OpKind.B, OpKind.W):
+                raise ValueError(f"until is {kind}; needed: F or B or W")
+        for tensor in self.returned:
+            if tensor.gradient_until not in (OpKind.B, OpKind.W):
+                raise ValueError(f"gradient_until is {tensor.gradient_until}; needed: B or W")
+        return self
+
+    @property
+    def are_plain(self) -> bool:
+        """True if there is at most one tensor on each side, of memory of its own, none changed."""
+        return (
+            len(self.taken) <= 1
+            and [one.memory for one in self.returned] in ([], [len(self.taken)])
+            and not self.changes_input
+        )
+
+    @property
+    def changes_input(self) -> bool:
+        """True if F writes to a tensor that it takes."""
+        return any(one.is_changed for one in self.taken)
+
+    @property
+    def made_bytes(self) -> int:
+        """The bytes of the memory made for the output."""
+        return sum(one.num_bytes for one in self.made)
+
+    def made_until(self, *kinds: OpKind) -> int:
+        """The bytes of the memory made for the output that some ops need last."""
+        return sum(one.num_bytes for one in self.made if one.until in kinds)
+
+    def recomputed(self) -> Self:
+        """The tensors of the layer where B computes it again: its input is there until then."""
+        taken = [one.replace(until=last_of((one.until, OpKind.B))) for one in self.taken]
+        made = [one.replace(until=OpKind.F) for one in self.made]
+        return self.replace(taken=tuple(taken), made=tuple(made))
+
+
+def last_of(kinds: Sequence[OpKind]) -> OpKind:
+    """Return the one of some ops of a micro-batch that runs last; F if there are none."""
+    return max(kinds, key=lambda kind: kind.rank_in_chain, default=OpKind.F)

@@ -1,0 +1,72 @@
+"""Planned peaks where layers pass tensors on, share memory or work in place, against rehearsals."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks import planned_peaks_models as models
+from benchmarks.planned_peaks import differences, plan_of, profiled
+from synth.costs.partition_costs import partition_costs
+from synth.families import generate
+from synth.op_kinds import OpKind
+from synth.profile.links import Link, Links
+from synth.profile.whole_step import WholeStep
+from synth.runtime.profiling.profile_model import profile_layers
+from synth.schedule.files.plan_file import Plan
+
+# The loss and the numbers that a few ops of torch make.
+SCALARS_BYTES = 1024
+# Copies of running statistics, which a recomputed norm begins from.
+STATE_PERCENT = 0.1
+
+
+def whole_step(make: Any, batch: tuple[Tensor, Tensor]) -> WholeStep:
+    torch.manual_seed(0)
+    steps: list[WholeStep] = []
+    profile_layers(make(), *batch, warmup=0, iterations=1, on_whole_step=steps.append)
+    return steps[0]
+
+
+def test_a_profile_says_which_tensors_are_passed_on_and_which_are_changed() -> None:
+    made = [models.Embedding(lambda x: [torch.tanh(x)]), models.Cross(), models.Head()]
+    cross = profile_layers(made, *models.batch(0), warmup=0, iterations=1).layer_profile(1).tensors
+    assert cross is not None and not cross.changes_input
+    assert [one.until for one in cross.taken] == [OpKind.B, OpKind.W]
+    assert [one.memory for one in cross.returned] == [2, 1]
+    changing = [models.Embedding(), models.AddInPlace(), models.Head()]
+    found = profile_layers(changing, *models.batch(0), warmup=0, iterations=1)
+    assert found.changed_inputs == {1}
+    assert found.layer_profile(0).tensors is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mask_passed_on", "relu_in_place", "add_in_place"])
+def test_the_peaks_of_a_whole_step_are_the_planned_ones(name: str) -> None:
+    batch = models.images(0) if name == "relu_in_place" else models.batch(0)
+    for peak in whole_step(getattr(models, name), batch).peaks:
+        assert peak.planned_bytes == pytest.approx(peak.measured_bytes, abs=SCALARS_BYTES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", ["1f1b, 4 ranks", "zb-v", "layers again"])
+@pytest.mark.parametrize("name", ["encoder_output", "mask_passed_on", "relu_in_place"])
+def test_no_rank_exceeds_its_planned_peak_by_which_little_is_planned_too_much(
+    name: str, schedule: str
+) -> None:
+    profile = profiled(name)
+    for off in differences(name, profile, plan_of(profile, schedule, 2)):
+        assert -STATE_PERCENT <= off <= 3
+
+
+@pytest.mark.slow
+def test_moves_leave_what_is_a_part_of_a_stage_s_input() -> None:
+    links = Links(host=Link(latency_us=10.0, bandwidth_bytes_per_s=5e9))
+    profile = profiled("encoder_output").replace(links=links)
+    sizes = [2, 2, 2, 3]
+    costs = partition_costs(profile, sizes)
+    schedule = generate("pipeoffload:2,full", 2, 16, costs=costs)
+    plan = Plan.of(profile, sizes, schedule)
+    assert schedule.offloads and all(stage.parts_bytes for stage in costs.stages[1:-1])
+    assert min(differences("encoder_output", profile, plan)) >= 0

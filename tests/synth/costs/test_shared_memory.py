@@ -1,0 +1,270 @@
+"""Stages whose layers pass tensors on, against a simulation of every tensor's memory."""
+
+import random
+from itertools import chain, combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from synth.costs.layer_boundaries import BACKWARDS
+from synth.costs.partition_costs import partition_costs
+from synth.costs.recomputed_layers import recomputing
+from synth.costs.stage_costs import StageCosts
+from synth.op_kinds import OpKind
+from synth.plan.partition.layer_run_memory import RunNeeds
+from synth.plan.partition.stage_cost_table import StageCostTable
+from synth.plan.recompute.layer_menu import figures, menu
+from synth.profile import Profile
+from synth.profile.layer_profile import LayerProfile
+from synth.profile.layer_tensors import (
+    LayerTensors,
+    MadeMemory,
+    ReturnedTensor,
+    TakenTensor,
+    last_of,
+)
+from tests.synth.costs.test_partition_costs import profile_of, random_layer
+
+F, B, W, BW = OpKind.F, OpKind.B, OpKind.W, OpKind.BW
+MB = 10**6
+NUM_TIMES = 5
+
+
+def random_tensors(rng: random.Random, sizes: list[int]) -> tuple[LayerTensors, list[int]]:
+    """Return the tensors of a layer that takes some of these sizes, and the sizes returned."""
+    untils = (F, B, W)
+    made = [MadeMemory(num_bytes=rng.randint(0, 20), until=rng.choice(untils)) for _ in range(2)]
+    memory_sizes = [*sizes, *(one.num_bytes for one in made)]
+    memories = [rng.randrange(len(memory_sizes)) for _ in range(rng.randint(1, 3))]
+    memories += [at for at in range(len(sizes), len(memory_sizes)) if at not in memories]
+    tensors = LayerTensors(
+        taken=tuple(TakenTensor(num_bytes=size, until=rng.choice(untils)) for size in sizes),
+        made=tuple(made),
+        returned=tuple(
+            ReturnedTensor(
+                memory=at,
+                num_bytes=memory_sizes[at],
+                gradient_bytes=rng.randint(0, 9),
+                gradient_until=rng.choice((B, W)),
+            )
+            for at in memories
+        ),
+    )
+    return tensors, [memory_sizes[at] for at in memories]
+
+
+def random_profile(seed: int, num_layers: int) -> Profile:
+    """Return layers with several tensors between them, some of which are passed on."""
+    rng = random.Random(seed)
+    layers: list[LayerProfile] = []
+    sizes = [rng.randint(1, 20)]
+    for _ in range(num_layers):
+        tensors, sizes = random_tensors(rng, sizes)
+        sent = sum(one.num_bytes for one in tensors.returned)
+        layers.append(random_layer(rng).replace(tensors=tensors, output_bytes=sent))
+    return profile_of(layers)
+
+
+class Memories:
+    """The memory of every tensor of a stage, by a number that is the same for all who share it."""
+
+    def __init__(self, layers: list[LayerProfile]) -> None:
+        self.layers = layers
+        self.size: dict[int, int] = {}
+        self.holders: dict[int, dict[int, OpKind]] = {}
+        self.made: list[list[int]] = []
+        self.given: list[list[int]] = []
+        taken = [self._new(one.num_bytes) for one in layers[0].boundary_tensors.taken]
+        self.inputs = list(taken)
+        for place, layer in enumerate(layers):
+            tensors = layer.boundary_tensors
+            self.given.append(taken)
+            made = [self._new(one.num_bytes) for one in tensors.made]
+            self.made.append(made)
+            row = [*taken, *made]
+            untils = [*(one.until for one in tensors.taken), *(one.until for one in tensors.made)]
+            for memory, until in zip(row, untils, strict=True):
+                own = self.holders[memory]
+                own[place] = last_of((own.get(place, F), until))
+            taken = [row[one.memory] for one in tensors.returned]
+        self.outputs = taken
+
+    def _new(self, size: int) -> int:
+        self.size[number := len(self.size)] = size
+        self.holders[number] = {}
+        return number
+
+    def until(self, memory: int) -> OpKind:
+        return last_of([*self.holders[memory].values()])
+
+    def shared_until(self, memories: set[int], *, counts_inputs: bool) -> OpKind:
+        """Return the op that needs all of some memories last, F if it is not the same of all."""
+        kinds = {
+            F if one in self.inputs and not counts_inputs else self.until(one): self.size[one]
+            for one in sorted(memories, key=lambda one: self.size[one])
+        }
+        large = {kind for kind, size in kinds.items() if size} or set(kinds)
+        return large.pop() if len(large) == 1 else F
+
+
+class Walk:
+    """Runs one stage's layers one by one; the stage's input counts where it is not held whole."""
+
+    def __init__(self, layers: list[LayerProfile]) -> None:
+        self.all = Memories(layers)
+        self.layers = layers
+        self.input_until = self.all.shared_until({*self.all.inputs}, counts_inputs=True)
+        self.output_until = self.all.shared_until({*self.all.outputs}, counts_inputs=False)
+        own = [one for one in self.all.size if one not in self.all.inputs]
+        kept = {*self.all.outputs} if self.output_until != F else set()
+        self.own = [one for one in own if one not in kept]
+        # Held to the end of an op, as parts of the stage's ends.
+        self.parts = [one for one in self.all.inputs if self.input_until == F]
+        last = len(layers) - 1
+        if self.output_until == F:
+            new = self.all.made[last]
+            self.parts += [one for one in self.own if one in self.all.outputs and one in new]
+        self.inner = [one for one in self.own if one not in self.parts]
+
+    def held(self, *kinds: OpKind) -> int:
+        return sum(self.all.size[one] for one in (*self.inner, *self.parts)
+                   if self.all.until(one) in kinds)  # fmt: skip
+
+    @property
+    def saved(self) -> int:
+        return sum(layer.saved_bytes for layer in self.layers) + self.held(B, W)
+
+    @property
+    def saved_w(self) -> int:
+        waiting = sum(
+            one.gradient_bytes
+            for layer in self.layers[:-1]
+            for one in layer.boundary_tensors.returned
+            if one.gradient_until == W
+        )
+        return sum(layer.saved_w_bytes for layer in self.layers) + self.held(W) + waiting
+
+    def forward(self) -> int:
+        peak = saved = 0
+        alive: set[int] = set()
+        for place, layer in enumerate(self.layers):
+            level = saved + sum(self.all.size[one] for one in alive)
+            peak = max(peak, level + layer.rise_bytes[F])
+            saved += layer.saved_bytes
+            alive |= {*self.all.made[place]}
+            later = {*chain(*self.all.given[place + 1 :]), *self.all.outputs}
+            held = {
+                one
+                for one in alive
+                if any(kind != F for at, kind in self.all.holders[one].items() if at <= place)
+            }
+            alive &= later | held
+        return peak
+
+    def backward(self, kind: OpKind) -> int:
+        over = {B: (B,), W: (W,), BW: (B, W)}[kind]
+        level = peak = 0
+        holders = {
+            one: {at for at, until in self.all.holders[one].items() if until != F}
+            for one in self.inner
+        }
+        if kind == W:  # B has run
+            for one in self.inner:
+                holders[one] = {at for at in holders[one] if self.all.holders[one][at] == W}
+        for place in reversed(range(len(self.layers))):
+            layer, is_inner = self.layers[place], place < len(self.layers) - 1
+            peak = max(
+                peak, level + (layer.inner_rise(kind) if is_inner else layer.rise_bytes[kind])
+            )
+            level -= layer.saved_w_bytes if kind == W else layer.saved_bytes
+            level += layer.saved_w_bytes if kind == B else 0
+            if place and kind != W:
+                before = self.layers[place - 1].boundary_tensors
+                level += sum(one.gradient_bytes for one in before.returned)
+            if is_inner:
+                level -= sum(
+                    one.gradient_bytes
+                    for one in layer.boundary_tensors.returned
+                    if one.gradient_until in over
+                )
+            for one in self.inner:
+                if place in holders[one] and self.all.holders[one][place] in over:
+                    holders[one].discard(place)
+                    level -= 0 if holders[one] else self.all.size[one]
+        return peak
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 10**9), st.integers(1, 5))
+def test_memory_that_layers_share_counts_once(seed: int, num_layers: int) -> None:
+    profile = random_profile(seed, num_layers + 1)
+    stage = partition_costs(profile, [1, num_layers]).stages[1]
+    walk = Walk([profile.layer_profile(place) for place in range(1, num_layers + 1)])
+    assert (stage.input_until, stage.output_until) == (walk.input_until, walk.output_until)
+    assert (stage.saved_bytes, stage.saved_w_bytes) == (walk.saved, walk.saved_w)
+    assert stage.rise_bytes[F] == walk.forward()
+    for kind in BACKWARDS:
+        assert stage.rise_bytes[kind] == walk.backward(kind), kind
+
+
+def choices(num_layers: int) -> list[tuple[int, ...]]:
+    places = range(num_layers)
+    return [*chain(*(combinations(places, count) for count in range(num_layers + 1)))]
+
+
+def stage_with(profile: Profile, num_layers: int, chosen: tuple[int, ...]) -> StageCosts:
+    again = recomputing(profile, [1 + place for place in chosen])
+    return partition_costs(again, [1, num_layers]).stages[1]
+
+
+def above(floor: StageCosts, stage: StageCosts) -> list[int]:
+    """By how much the figures of a floor are above a stage's; times are rounded once more."""
+    both = zip(figures(floor), figures(stage), strict=True)
+    own = [own - their for own, their in both]
+    return [*(us - 1 for us in own[:NUM_TIMES]), *own[NUM_TIMES:]]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_choice_of_recomputed_layers_is_below_the_floors_of_the_menu(seed: int) -> None:
+    profile = random_profile(seed, 5)
+    found = menu(profile, 1, 4)
+    for chosen in choices(4):
+        if all(profile.layer_profile(1 + place).can_be_recomputed for place in chosen):
+            stage = stage_with(profile, 4, chosen)
+            assert any(max(above(floor, stage)) <= 0 for floor in found.floors)
+    for option in found.options:
+        layers = tuple(place - 1 for place in option.layers)
+        assert option.costs == stage_with(profile, 4, layers)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_runs_of_layers_need_what_their_stages_do(seed: int) -> None:
+    table = StageCostTable(random_profile(seed, 5))
+    needs = RunNeeds(table)
+    for first in reversed(range(5)):
+        assert needs.of_next(5).tolist() == [
+            table.need_bytes(first, end) for end in range(first + 1, 6)
+        ]
+
+
+def one_passed_on(is_changed: bool) -> LayerTensors:
+    """Tensors of a layer that makes a hidden state, and passes on what came with it."""
+    return LayerTensors(
+        taken=(
+            TakenTensor(num_bytes=MB, until=B),
+            TakenTensor(num_bytes=3 * MB, until=W, is_changed=is_changed),
+        ),
+        made=(MadeMemory(num_bytes=MB, until=F),),
+        returned=(
+            ReturnedTensor(memory=2, num_bytes=MB, gradient_bytes=MB, gradient_until=B),
+            ReturnedTensor(memory=1, num_bytes=3 * MB, gradient_bytes=0, gradient_until=B),
+        ),
+    )
+
+
+def test_a_layer_is_not_computed_again_from_what_a_later_one_changes() -> None:
+    layer = random_layer(random.Random(0)).replace(saved_bytes=9)
+    passes, changes = (layer.replace(tensors=one_passed_on(on)) for on in (False, True))
+    profile = profile_of([layer, passes, changes, passes])
+    assert profile.changed_inputs == {1, 2}
