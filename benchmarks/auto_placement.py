@@ -1,6 +1,6 @@
 """Compares the plan of a search over all choices with every published schedule.
 
-    python -m benchmarks.auto_placement [--profiles 40] [--limit 10] [--first 0] [--workers 2]
+    python -m benchmarks.auto_placement [--cases 40] [--limit 10] [--first 0] [--workers 2]
     python -m benchmarks.auto_placement --seeds 3 --json benchmarks/results/auto-placement.json
 
 Profiles are generated: layers of one to three kinds, some with a heavy first or last layer; 2 to 8
@@ -10,15 +10,15 @@ pipeline schedule that fits, each on its own placement and cut evenly. Data para
 pipeline and no choice of `auto`.
 """
 
-import argparse
 import random
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby, product
+from itertools import groupby
 from statistics import median
 from typing import Any, NamedTuple
 
+from benchmarks.generated_cases import case_parser, numbers_and_seeds
 from benchmarks.results_file import Run, markdown_table, parse_request, report_rows
 from synth.costs.partition_costs import partition_costs
 from synth.families import generate, is_pipeline, variants_for
@@ -189,22 +189,17 @@ def _less_percent(rows: Sequence[Row]) -> float | None:
 
 def main(given: Sequence[str] | None = None) -> int:
     """Judge all profiles; print and save their rows."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.auto_placement", description=__doc__.splitlines()[0]
-    )
-    parser.add_argument("--profiles", type=int, default=40)
-    parser.add_argument("--limit", type=float, default=10.0, help="the time limit, in seconds")
-    parser.add_argument("--first", type=int, default=0, help="number of the first profile")
+    parser = case_parser("auto_placement", __doc__, cases=40, limit_s=10.0)
     parser.add_argument("--workers", type=int, default=2)
     asked = parse_request(parser, given)
     about = (
-        f"{asked.profiles} generated profiles, 2 to 8 ranks, {asked.limit:g} s each; placement, "
+        f"{asked.cases} generated profiles, 2 to 8 ranks, {asked.limit:g} s each; placement, "
         f"partition and recomputation chosen by the search, against the best published pipeline "
         f"schedule that fits, cut evenly (alone: none fits)."
     )
     run = Run("auto-placement", about, asked.seeds, asked.workers, asked.limit)
     options = SolveOptions(asked.limit, gap=0.005, workers=asked.workers)
-    cases = product(range(asked.first, asked.first + asked.profiles), range(asked.seeds))
+    cases = numbers_and_seeds(asked)
     rows = (judge(profile, replace(options, seed=seed)) for profile, seed in cases)
     report_rows(rows, asked.json, FORMAT, run, table, lambda row: [_line(row)])
     return 0

@@ -12,13 +12,13 @@ recomputation of its family. With `--free`, placement and partition are left to 
 Limits are processor time of one worker, so that a busy machine does not change them much.
 """
 
-import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
 import synth
+from benchmarks.generated_cases import case_parser, numbers_of
 from benchmarks.realistic_profiles import realistic_case
 from benchmarks.realistic_suite import in_processor_time
 from benchmarks.results_file import Run, markdown_table, parse_request, report_rows
@@ -227,16 +227,11 @@ def _percent(value: float | None) -> str:
 
 def main(given: Sequence[str] | None = None) -> int:
     """Solve all cases; print and save their rows. Return 1 if a single choice is better."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.auto_recompute", description=__doc__.splitlines()[0]
-    )
+    parser = case_parser("auto_recompute", __doc__, cases=0, limit_s=20.0)
     parser.add_argument("--profile", action="append", choices=[*SHIPPED], help="only these")
     parser.add_argument("--gb", type=float, nargs="*", default=[20, 30, 45], help="0: no limit")
-    parser.add_argument("--cases", type=int, default=0, help="number of generated pipelines")
-    parser.add_argument("--first", type=int, default=0, help="number of the first of these")
     parser.add_argument("--only", nargs="*", default=CHOICES, choices=CHOICES, metavar="CHOICE")
     parser.add_argument("--free", action="store_true", help="search placement and partition, too")
-    parser.add_argument("--limit", type=float, default=20.0, help="processor time, in seconds")
     asked = parse_request(parser, given)
     about = (
         f"Recomputation by choice, {asked.limit:g} s of processor time for each search, "
@@ -246,7 +241,7 @@ def main(given: Sequence[str] | None = None) -> int:
 
     def rows() -> Iterator[Row]:
         cases = shipped_cases(asked.profile or [*SHIPPED], asked.gb, free=asked.free)
-        generated = range(asked.first, asked.first + asked.cases)
+        generated = numbers_of(asked)
         for case in [*cases, *(generated_case(number, free=asked.free) for number in generated)]:
             for seed in range(asked.seeds):
                 yield measured(case, asked.only, seed, asked.limit)

@@ -11,7 +11,6 @@ All times are processor times of both processes together, so that other work on 
 count; the least of some repetitions. Linux only.
 """
 
-import argparse
 import random
 import sys
 import time
@@ -28,6 +27,7 @@ from benchmarks.results_file import (
     all_tables,
     markdown_table,
     parse_without_seeds,
+    parser_of,
     report_rows,
 )
 from benchmarks.solver.suites import table as problems
@@ -199,9 +199,7 @@ TABLES: dict[str, Table] = {"windows": _windows_table, "models": _models_table}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print and save a row for each size of windows and of models, then the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--calls", type=int, default=20, help="windows of each size")
     asked = parse_without_seeds(parser, arguments)
     about = (

@@ -10,7 +10,6 @@
 Losses and gradients are compared first. Times are of the slowest rank, medians of all rounds.
 """
 
-import argparse
 import multiprocessing
 import os
 import statistics
@@ -29,7 +28,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.data_parallel_table import BASE, FORMAT, Row, table
-from benchmarks.results_file import Run, parse_without_seeds, report_rows
+from benchmarks.results_file import Run, parse_without_seeds, parser_of, report_rows
 from synth.families import generate
 from synth.runtime.pipeline import Pipeline
 
@@ -44,9 +43,7 @@ Step = Callable[[], None]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print and save a row for each size of stage and way, then the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=15)
     asked = parse_without_seeds(parser, arguments)
     about = (

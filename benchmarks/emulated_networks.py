@@ -13,15 +13,15 @@ that processes of one machine can pass them on; transfers keep their times.
 The predicted time is the makespan, with a global norm before STEP where the pipeline is flushed.
 """
 
-import argparse
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
 from benchmarks.emulation import plan_on, replay
-from benchmarks.results_file import Run, markdown_table, parse_without_seeds, report_rows
+from benchmarks.results_file import Run, markdown_table, parse_without_seeds, parser_of, report_rows
 from benchmarks.weight_passing_model import Model, costs_of, network
 from synth.families import generate
 from synth.schedule.files.plan_file import Plan
@@ -68,7 +68,7 @@ def plan_of(system: str, num_ranks: int, network_name: str, rounds: int) -> Plan
     return plan_on(schedule, costs, f"H = {_HIDDEN}, {_LAYERS} layers, {network_name}")
 
 
-def run(case: tuple[int, str, str], asked: argparse.Namespace) -> Row:
+def run(case: tuple[int, str, str], asked: Namespace) -> Row:
     """Replay a case: ranks, network and schedule."""
     num_ranks, name, system = case
     plan = plan_of(system, num_ranks, name, asked.rounds)
@@ -125,10 +125,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+def _parse(arguments: Sequence[str] | None) -> Namespace:
+    parser = parser_of(__doc__)
     parser.add_argument("--ranks", type=int, nargs="+", default=[8, 16])
     parser.add_argument("--networks", nargs="+", choices=_NETWORKS, default=_NETWORKS)
     parser.add_argument("--systems", nargs="+", default=_SYSTEMS)

@@ -6,17 +6,17 @@ of the given size. Prints for every schedule the measured iteration against the 
     python -m benchmarks.emulation --ranks 8 16 --json benchmarks/results/emulation.json
 """
 
-import argparse
 import os
 import sys
 import tempfile
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.results_file import Run, markdown_table, parse_without_seeds, report_rows
-from synth.cli.answer.run import trace_of
+from benchmarks.results_file import Run, markdown_table, parse_without_seeds, parser_of, report_rows
+from synth.cli.work.run import trace_of
 from synth.costs.costs import Costs, uniform_costs
 from synth.families import generate
 from synth.profile import Profile
@@ -56,7 +56,7 @@ class Row(NamedTuple):
     load: float
 
 
-def run(name: str, num_ranks: int, asked: argparse.Namespace) -> Row:
+def run(name: str, num_ranks: int, asked: Namespace) -> Row:
     """Replay a schedule."""
     load = os.getloadavg()[0]
     found = replay(plan_of(name, num_ranks, asked), asked.steps)
@@ -113,10 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+def _parse(arguments: Sequence[str] | None) -> Namespace:
+    parser = parser_of(__doc__)
     parser.add_argument("--ranks", type=int, nargs="+", default=[8, 16])
     parser.add_argument("--families", nargs="+", default=["1f1b", "zb-h1", "zb-v", "chimera"])
     parser.add_argument("--micro-batches", type=int, help="default: two per rank")
@@ -128,7 +126,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parse_without_seeds(parser, arguments)
 
 
-def plan_of(name: str, num_ranks: int, asked: argparse.Namespace) -> Plan:
+def plan_of(name: str, num_ranks: int, asked: Namespace) -> Plan:
     """A family on equal stages."""
     schedule = generate(name, num_ranks, asked.micro_batches or 2 * num_ranks)
     num_stages = schedule.placement.num_stages

@@ -12,7 +12,6 @@ over a hundred random choices of three rows. `--ship` fits the factors that synt
 rows of a source.
 """
 
-import argparse
 import json
 import random
 import statistics
@@ -26,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.estimates_table import FORMAT, Row, table
-from benchmarks.results_file import Run, parse_without_seeds, report_rows
+from benchmarks.results_file import Run, parse_without_seeds, parser_of, report_rows
 from synth.estimates.calibrate import calibrate, representative
 from synth.estimates.calibration import factors_of
 from synth.estimates.device import device_of
@@ -52,9 +51,7 @@ _NO_PEAKS = ("torchtitan", "automodel", "megatron-2021")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print and save a row for each stack, device and kind of model."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--stack", help="only the rows of this source")
     parser.add_argument("--device", help="only those on this device")
     parser.add_argument("--each", action="store_true", help="print the error of each row, too")

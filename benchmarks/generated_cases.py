@@ -28,14 +28,14 @@ def case_parser(name: str, documentation: str, *, cases: int, limit_s: float) ->
         name: of the benchmark's module.
         documentation: of the module; its first line is shown.
         cases: the default number of cases.
-        limit_s: the default processor time of a search.
+        limit_s: the default limit of a search.
     """
     parser = ArgumentParser(
         prog=f"python -m benchmarks.{name}", description=documentation.splitlines()[0]
     )
     parser.add_argument("--cases", type=int, default=cases)
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
-    parser.add_argument("--limit", type=float, default=limit_s, help="processor time, in seconds")
+    parser.add_argument("--limit", type=float, default=limit_s, help="seconds of a search")
     return parser
 
 

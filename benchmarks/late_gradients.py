@@ -11,7 +11,6 @@ the batches, and is judged at the rate with the least median loss. Times are not
 work on the machine changes nothing.
 """
 
-import argparse
 import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 
 from benchmarks.late_gradients_table import FORMAT, Row, best_rows, line, table
 from benchmarks.line_plot import LinePlot
-from benchmarks.results_file import Run, parse_request, report_rows
+from benchmarks.results_file import Run, parse_request, parser_of, report_rows
 from synth.families import generate
 from synth.profile.optimizer import OptimizerSpec
 from synth.records.safe_write import write_atomically
@@ -181,9 +180,7 @@ def trainings(total: int) -> Iterator[Training]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train with all schedules, print and save rows, then the table; draw the losses."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--micro-batches", type=int, default=960)
     parser.add_argument(
         "--rate", type=float, action="append", help="learning rate of AdamW; can be repeated"

@@ -10,9 +10,9 @@ event; with --emulate they are also run by real processes on emulated devices.
         --modes 1:1.25 --op-ms 40 --json benchmarks/results/look-ahead-emulated.json
 """
 
-import argparse
 import sys
 import tempfile
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.emulation import plan_of
 from benchmarks.look_ahead_simulation import LookAheadSimulation
-from benchmarks.results_file import Run, markdown_table, parse_without_seeds, report_rows
+from benchmarks.results_file import Run, markdown_table, parse_without_seeds, parser_of, report_rows
 from synth.run_options.emulation_options import Disturbance, EmulationOptions
 from synth.runtime.emulation.pace import Pace
 from synth.schedule.files.plan_file import Plan
@@ -176,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _rows(asked: argparse.Namespace, ways: Mapping[str, Timing]) -> Iterator[Row]:
+def _rows(asked: Namespace, ways: Mapping[str, Timing]) -> Iterator[Row]:
     for family in asked.families:
         plan = plan_of(family, asked.ranks, asked)
         for name, way, mode in product(asked.disturbances, ways, (None, *asked.modes)):
@@ -185,10 +185,8 @@ def _rows(asked: argparse.Namespace, ways: Mapping[str, Timing]) -> Iterator[Row
             yield Row(family, name, way, title, time_ms, early)
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+def _parse(arguments: Sequence[str] | None) -> Namespace:
+    parser = parser_of(__doc__)
     parser.add_argument("--emulate", action="store_true")
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--micro-batches", type=int, default=32)

@@ -10,7 +10,6 @@ tries by default, and their partitions; there the variants of PipeOffload have a
 per rank, and each has its best cut.
 """
 
-import argparse
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from benchmarks.realistic_suite import in_processor_time
-from benchmarks.results_file import Run, markdown_table, parse_request, report_rows
+from benchmarks.results_file import Run, markdown_table, parse_request, parser_of, report_rows
 from synth.errors import SynthError
 from synth.families import generate_for, names_on
 from synth.objective import Objective
@@ -218,9 +217,7 @@ def table(document: Mapping[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print and save a row for each problem and seed, then the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="processor time of each search")
     parser.add_argument("--profile", choices=_PROFILES)
     given = parse_request(parser, arguments)

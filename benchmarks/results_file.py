@@ -1,7 +1,7 @@
 """Files of results: the request, the commit and the machine that answered it, and the rows."""
 
 import json
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, Namespace, RawTextHelpFormatter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -115,6 +115,11 @@ def check_request(num_seeds: int, path: Path | None) -> None:
         raise SynthError(f"{num_seeds} seeds asked for; give at least 1")
     if path is not None and not path.absolute().parent.is_dir():
         raise SynthError(f"{path} lies in no folder that exists; make it first")
+
+
+def parser_of(documentation: str | None) -> ArgumentParser:
+    """Return a parser whose help is the documentation of a benchmark's module."""
+    return ArgumentParser(description=documentation, formatter_class=RawTextHelpFormatter)
 
 
 def parse_request(parser: ArgumentParser, arguments: Sequence[str] | None) -> Namespace:

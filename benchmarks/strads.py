@@ -7,8 +7,8 @@ and on the number of ranks only by rounding.
     python -m benchmarks.strads --ranks 2 --seeds 3 --json benchmarks/results/strads.json
 """
 
-import argparse
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from math import isinf
@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from benchmarks.results_file import Run, all_tables, parse_request, report_rows
+from benchmarks.results_file import Run, all_tables, parse_request, parser_of, report_rows
 from benchmarks.strads_table import FORMAT, TABLES, Row
 from synth.errors import TrainingDiverged
 from synth.runtime.execution.transport.in_process.ranks import InProcessGroup, run_ranks
@@ -170,9 +170,7 @@ class Problems(NamedTuple):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print and save the rows of all problems and ways, then the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--most-rounds", type=int, default=3000)
     asked = parse_request(parser, arguments)
@@ -185,7 +183,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _measured(asked: argparse.Namespace) -> Iterator[Row]:
+def _measured(asked: Namespace) -> Iterator[Row]:
     correlated = [case_of(seed, 32, 4, 0.8, 32, 400) for seed in range(asked.seeds)]
     limit = median(case.parallel_limit for case in correlated)
     print(f"32 groups of 4 features, correlation 0.8: features / spectral radius = {limit:.1f}")
@@ -211,7 +209,7 @@ def _of_way(
     problems: Problems,
     way: UpdateScheduling,
     tolerances: Sequence[float],
-    asked: argparse.Namespace,
+    asked: Namespace,
 ) -> Iterator[Row]:
     for seed, case in enumerate(problems.cases):
         found = count(case, way, tolerances, asked.ranks, seed, asked.most_rounds)

@@ -8,7 +8,6 @@ coordinate descent one by one. Matrix factorization and the topic model have sta
 beside the same model without one. All counts and likelihoods depend on the seeds alone.
 """
 
-import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
@@ -23,6 +22,7 @@ from benchmarks.results_file import (
     all_tables,
     markdown_table,
     parse_request,
+    parser_of,
     report_rows,
 )
 from benchmarks.strads import SAMPLERS, Case, UpdateScheduling, case_of, count
@@ -247,9 +247,7 @@ TABLES: dict[str, Table] = {"dynamic": _dynamic_table, "static": _static_table}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print and save the rows, then the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of(__doc__)
     asked = parse_request(parser, arguments)
     about = (
         f"blocks of {_BLOCK}, ρ = {_THRESHOLD}, at most {_MOST_ROUNDS} rounds (–: not reached); "

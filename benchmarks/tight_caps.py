@@ -12,7 +12,6 @@ the clock either. If all orders of all ranks can be tried with all bufferings, t
 beside the bound, and the gap is to the optimum.
 """
 
-import argparse
 import math
 import random
 import statistics
@@ -23,7 +22,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any, NamedTuple
 
-from benchmarks.results_file import Run, markdown_table, parse_request, report_rows
+from benchmarks.results_file import Run, markdown_table, parse_request, parser_of, report_rows
 from synth.costs.costs import Costs
 from synth.costs.stage_costs import StageCosts
 from synth.op_kinds import OpKind
@@ -322,9 +321,7 @@ def _figures(kind: str, rows: Sequence[Row]) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print and save a row for each case and seed, then the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--seconds", type=float, default=8)
     parser.add_argument("--only", choices=("small", "realistic"))
     parser.add_argument("--count", type=int, default=30, help="of each kind")

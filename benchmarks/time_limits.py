@@ -9,7 +9,6 @@ its limit; `compare` has one limit for the published schedules and one for its s
 memory of the process. The options that fix placement, partition and recomputation are not shown.
 """
 
-import argparse
 import subprocess
 import sys
 import tempfile
@@ -18,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.results_file import Run, markdown_table, parse_without_seeds, report_rows
+from benchmarks.results_file import Run, markdown_table, parse_without_seeds, parser_of, report_rows
 from synth.profile import Profile
 from synth.profile.layer_profile import Layer
 from synth.profiles import find
@@ -124,9 +123,7 @@ def _line(row: Row) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print and save a row for each command, then the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--limit", type=float, default=2.0, help="the time limit, in seconds")
     parser.add_argument("--only", default="", help="commands that hold this text")
     asked = parse_without_seeds(parser, arguments)

@@ -12,7 +12,6 @@ is 1 if zb-v-limit is longer than the released greedy, or than with a smaller ca
 is above a printed rate.
 """
 
-import argparse
 import csv
 import re
 import sys
@@ -23,7 +22,14 @@ from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.results_file import Run, SavedRow, markdown_table, parse_without_seeds, report_rows
+from benchmarks.results_file import (
+    Run,
+    SavedRow,
+    markdown_table,
+    parse_without_seeds,
+    parser_of,
+    report_rows,
+)
 from synth.costs.costs import Costs, uniform_costs
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
@@ -170,9 +176,7 @@ class RateRow(NamedTuple):
 
 def main(given: Sequence[str] | None = None) -> int:
     """Print and save a row for each case, then the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--printed", action="store_true", help="the paper's table")
     parser.add_argument("--only", default="", help="rows that have this in their name")
     asked = parse_without_seeds(parser, given)

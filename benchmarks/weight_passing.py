@@ -18,8 +18,8 @@ its memory. After them comes the table of the TawPipe paper (arXiv 2511.09741; t
 the bytes that leave a node.
 """
 
-import argparse
 import sys
+from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -31,6 +31,7 @@ from benchmarks.results_file import (
     all_tables,
     markdown_table,
     parse_without_seeds,
+    parser_of,
     report_rows,
 )
 from benchmarks.weight_passing_model import (
@@ -279,9 +280,7 @@ _STYLES = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print and save a row for each system, then the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--hidden", type=int, default=4096)
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--ranks", type=int, default=16)
@@ -297,14 +296,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _report_papers(asked: argparse.Namespace) -> None:
+def _report_papers(asked: Namespace) -> None:
     about = f"printed / simulated, {asked.rounds} micro-batches per device; OOM: more than 80 GB."
     request = Run("weight-passing --paper", about, 1, 0, None)
     measured = papers.rows(asked.rounds)
     report_rows(measured, asked.json, papers.FORMAT, request, all_tables(papers.TABLES))
 
 
-def _report_sweep(asked: argparse.Namespace) -> None:
+def _report_sweep(asked: Namespace) -> None:
     per_stage = asked.layers // asked.ranks
     attention = _SEQUENCE / (12 * asked.hidden)
     limits = {

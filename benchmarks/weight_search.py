@@ -10,14 +10,13 @@ the gradient, with all-gathers of weights and gradients. Beside the search stand
 published schedule that fits, with any look-ahead from 0 to 3.
 """
 
-import argparse
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
-from benchmarks.results_file import Run, markdown_table, parse_request, report_rows
+from benchmarks.results_file import Run, markdown_table, parse_request, parser_of, report_rows
 from benchmarks.weight_passing_model import Model, costs_of, network
 from synth.op_kinds import OpKind
 from synth.schedule.placements import everywhere
@@ -156,9 +155,7 @@ def _seconds(us: float | None) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print and save a row for each case and seed, then the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--only", choices=[*map(str, WeightMovement)])
     given = parse_request(parser, arguments)

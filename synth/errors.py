@@ -24,14 +24,16 @@ class SynthError(Exception):
     Options are marked in the message, as `synth.option_names` says.
 
     Attributes:
+        exit_code: of a command that it ends; by default that of its class.
         fields: the names of the options that it is about; empty: none.
     """
 
     exit_code = ExitCode.USAGE
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, exit_code: ExitCode | None = None) -> None:
         super().__init__(named(message))
         self.fields = named_fields(message)
+        self.exit_code = self.exit_code if exit_code is None else exit_code
 
 
 class RunFailure(SynthError):

@@ -14,7 +14,7 @@ def last_of_each(words: Sequence[str]) -> list[str]:
     Args:
         words: the name of the command, and what follows it.
     """
-    if not words or words[0] not in [name for name, _ in docstrings("synth.cli", "command")]:
+    if not words or words[0] not in [name for name, _ in docstrings("synth.cli", "Request")]:
         return list(words)
     options = {name: option for option in command_named(words[0]).params for name in option.opts}
     groups: list[tuple[Any, list[str]]] = [(None, [words[0]])]

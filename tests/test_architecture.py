@@ -252,11 +252,10 @@ def test_heavy_libraries_are_imported_at_module_level_only_by_their_package(libr
     assert not importing
 
 
-def test_imports_stand_at_the_top_but_for_torch_extras_and_the_work_of_commands() -> None:
+def test_imports_stand_at_the_top_but_for_torch_and_extras() -> None:
     late = (
         "synth.runtime",
         "synth.profiles",
-        "synth.cli.work",
         "synth.ui",  # with Starlette and uvicorn, of an extra
         "synth.cli.commands",  # once Ctrl-C is taken charge of
         "synth.cli.read.parsed_command",  # with pydantic, which the list of commands does not need

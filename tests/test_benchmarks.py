@@ -208,7 +208,7 @@ def test_tables_of_pages_are_those_of_the_saved_results(tmp_path: Path) -> None:
 
 def test_plans_and_published_schedules_are_saved_and_counted(tmp_path: Path) -> None:
     saved = tmp_path / "auto.json"
-    asked = ["--profiles", "1", "--first", "2", "--limit", "1", "--workers", "1", "--seeds", "2"]
+    asked = ["--cases", "1", "--first", "2", "--limit", "1", "--workers", "1", "--seeds", "2"]
     assert auto_placement.main([*asked, "--json", str(saved)]) == 0
     document = json.loads(saved.read_text())
     assert [row["seed"] for row in document["rows"]] == [0, 1]

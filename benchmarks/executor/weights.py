@@ -10,10 +10,10 @@ plain loop over a rank's micro-batches. Their steps alternate. There is no optim
 The columns are those of `weights_table.Row`.
 """
 
-import argparse
 import gc
 import statistics
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ from benchmarks.executor.measure import time_of
 from benchmarks.executor.processes import run_on_ranks
 from benchmarks.executor.stages import WholeBatch, build_batch, build_stage, loss_of
 from benchmarks.executor.weights_table import FORMAT, Row, table
-from benchmarks.results_file import Run, parse_without_seeds, report_rows
+from benchmarks.results_file import Run, parse_without_seeds, parser_of, report_rows
 from synth.runtime.pipeline import Pipeline
 from synth.runtime.profiling.meter import measure
 
@@ -254,17 +254,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _rows(options: argparse.Namespace) -> Iterator[Row]:
+def _rows(options: Namespace) -> Iterator[Row]:
     for size, num_ranks in product(options.sizes, options.ranks):
         cases = _cases(size, num_ranks, options.micro_batches)
         ranks = run_on_ranks(compare, num_ranks, cases, options.rounds)
         yield from (_row(name, case, ranks) for name, case in cases.items())
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+def _parse(arguments: Sequence[str] | None) -> Namespace:
+    parser = parser_of(__doc__)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["medium", "long"])
     parser.add_argument("--micro-batches", type=int, default=8)

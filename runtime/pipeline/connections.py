@@ -10,7 +10,7 @@ from torch import nn
 
 from synth.costs.costs import HOST
 from synth.errors import SynthError
-from synth.schedule.files.schedule_fingerprint import schedule_fingerprint
+from synth.schedule.files.fingerprint import schedule_fingerprint
 from synth.schedule.look_ahead import LookAhead
 from synth.schedule.model import Schedule
 

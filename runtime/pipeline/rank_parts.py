@@ -13,8 +13,8 @@ from synth.costs.stage_ties import StageTie
 from synth.errors import Mismatch, SynthError
 from synth.profile.links import Link, Links
 from synth.records.safe_read import AnyPath
+from synth.schedule.files.fingerprint import schedule_fingerprint
 from synth.schedule.files.plan_file import Plan
-from synth.schedule.files.schedule_fingerprint import schedule_fingerprint
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.model import Schedule
 from synth.schedule.verify import verify

@@ -93,10 +93,11 @@ def _preload(plan: Plan, options: TrainOptions | EmulationOptions) -> tuple[str,
 
 def _interrupted(places: Sequence[LastSeen | str], number: signal.Signals) -> SynthError:
     """Return the error for a signal, with the places of the ranks."""
-    stopped = SynthError(f"stopped by {number.name}: {'; '.join(map(str, places))}")
     is_term = number == signal.SIGTERM
-    stopped.exit_code = ExitCode.TERMINATED if is_term else ExitCode.INTERRUPTED
-    return stopped
+    return SynthError(
+        f"stopped by {number.name}: {'; '.join(map(str, places))}",
+        ExitCode.TERMINATED if is_term else ExitCode.INTERRUPTED,
+    )
 
 
 def launch_link_probe(num_ranks: int, device: str) -> Links:

@@ -1,9 +1,8 @@
 """`synth.compare`: the published schedules and the solver's, on one profile."""
 
-import threading
 from collections.abc import Sequence
 
-from synth.api.front import AnyProfile, named_as_arguments
+from synth.api.front import AnyProfile, named_as_arguments, stopped_behind
 from synth.api.notebook import comparison_html
 from synth.options.arguments.compare import CompareArguments
 from synth.options.question import read_comparison
@@ -83,21 +82,20 @@ def compare(
         options |= {"no_solve": True, "recompute": rows_only}
     given = from_values(CompareArguments, options)
     asked = read_comparison(given)
-    found, stop = Comparison(asked.question), threading.Event()
-    try:
-        return compared(
-            asked.question,
-            given.only,
-            asked.searches,
-            asked.options,
-            stop=stop,
-            so_far=found,
-            planners=asked.planners,
-        )
-    except KeyboardInterrupt:
-        comparison = so_far(found, asked.options, StoppedBy.INTERRUPT)
-        if not comparison.entries:
-            raise
-        return comparison
-    finally:
-        stop.set()
+    found = Comparison(asked.question)
+    with stopped_behind() as stop:
+        try:
+            return compared(
+                asked.question,
+                given.only,
+                asked.searches,
+                asked.options,
+                stop=stop,
+                so_far=found,
+                planners=asked.planners,
+            )
+        except KeyboardInterrupt:
+            comparison = so_far(found, asked.options, StoppedBy.INTERRUPT)
+            if not comparison.entries:
+                raise
+            return comparison

@@ -1,28 +1,12 @@
 """`synth.explain`: what holds a plan back, and what changes would give."""
 
-import threading
 from collections.abc import Sequence
 
-from synth.api.front import AnyProfile, loaded_plan, named_as_arguments
-from synth.options.arguments.groups import AtOnce, LinkTexts
-from synth.options.plan_profile import costs_of
-from synth.options.values import ProfileSource, TimeLimit
+from synth.api.front import AnyProfile, checked_plan, named_as_arguments, stopped_behind
 from synth.plan.explain.explanation import Explanation
 from synth.plan.explain.explanation import explain as explain_checked
-from synth.records.command_option import from_values
-from synth.records.record import Record
 from synth.records.safe_read import AnyPath
 from synth.schedule.files.plan_file import Plan
-from synth.solver.options import SolveOptions
-
-
-class _ExplainArguments(Record):
-    """The arguments of `explain` that have limits or are read."""
-
-    profile: ProfileSource | None
-    link: LinkTexts
-    time_limit: TimeLimit
-    workers: AtOnce | None
 
 
 @named_as_arguments
@@ -56,12 +40,6 @@ def explain(
         >>> explained = synth.explain("plan.json", time_limit=5)
         >>> explained.sentence, explained.idle[0].memory_us
     """
-    given = from_values(_ExplainArguments, locals())
-    plan = loaded_plan(plan)
-    options = SolveOptions(time_limit_s=given.time_limit, workers=given.workers)
-    _, timeline = plan.check()
-    measured, stop = costs_of(plan, given.profile, given.link, {}, {}), threading.Event()
-    try:
-        return explain_checked(plan, timeline, options, measured, stop)
-    finally:
-        stop.set()
+    asked = checked_plan(plan, locals())
+    with stopped_behind() as stop:
+        return explain_checked(*asked, stop)

@@ -1,10 +1,9 @@
 """`synth.plan_layout`: the best layout of a whole run, as `synth plan` finds it."""
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 
-from synth.api.front import check_callable, named_as_arguments
+from synth.api.front import check_callable, named_as_arguments, stopped_behind
 from synth.layouts.answer import LayoutAnswer
 from synth.options.arguments.plan import LayoutArguments
 from synth.options.layout_task import read_layout_task
@@ -76,15 +75,13 @@ def plan_layout(
     options["model"], options["device"] = str(model), str(device)
     check_callable(on_progress, "on_progress")
     given = from_values(LayoutArguments, options)
-    began, stop = time.monotonic(), threading.Event()
-    task = read_layout_task(given)
+    began, task = time.monotonic(), read_layout_task(given)
     listener = on_progress or (lambda text, answer: None)
-    search = task.search(given.time_limit - (time.monotonic() - began), stop, listener)
-    try:
-        return search.run()
-    except KeyboardInterrupt:
-        found = search.answer.so_far()
-        found.is_interrupted = True
-        return found
-    finally:
-        stop.set()
+    with stopped_behind() as stop:
+        search = task.search(given.time_limit - (time.monotonic() - began), stop, listener)
+        try:
+            return search.run()
+        except KeyboardInterrupt:
+            found = search.answer.so_far()
+            found.is_interrupted = True
+            return found

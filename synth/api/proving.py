@@ -1,29 +1,12 @@
 """`synth.prove`: the lower bound of a plan, proven again."""
 
-import threading
 from collections.abc import Sequence
 
-from synth.api.front import AnyProfile, loaded_plan, named_as_arguments
-from synth.options.arguments.groups import AtOnce, LinkTexts
-from synth.options.plan_profile import costs_of
-from synth.options.values import Flag, ProfileSource, TimeLimit
+from synth.api.front import AnyProfile, checked_plan, named_as_arguments, stopped_behind
 from synth.plan.reprove.reproof import Reproof
 from synth.plan.reprove.reprove import reprove
-from synth.records.command_option import from_values
-from synth.records.record import Record
 from synth.records.safe_read import AnyPath
 from synth.schedule.files.plan_file import Plan
-from synth.solver.options import SolveOptions
-
-
-class _ProofArguments(Record):
-    """The arguments of `prove` that have limits or are read."""
-
-    profile: ProfileSource | None
-    link: LinkTexts
-    time_limit: TimeLimit
-    workers: AtOnce | None
-    all_provers: Flag
 
 
 @named_as_arguments
@@ -64,12 +47,6 @@ def prove(
         >>> proof = synth.prove("plan.json", time_limit=20)
         >>> proof.is_proven, proof.holds_for, proof.on_trust
     """
-    given = from_values(_ProofArguments, locals())
-    plan = loaded_plan(plan)
-    options = SolveOptions(time_limit_s=given.time_limit, workers=given.workers)
-    _, timeline = plan.check()
-    found, stop = costs_of(plan, given.profile, given.link, {}, {}), threading.Event()
-    try:
-        return reprove(plan, timeline, options, found, stop, all_provers=given.all_provers)
-    finally:
-        stop.set()
+    asked = checked_plan(plan, locals())
+    with stopped_behind() as stop:
+        return reprove(*asked, stop, all_provers=bool(all_provers))

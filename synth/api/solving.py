@@ -1,9 +1,8 @@
 """`synth.solve`: the best plan that fits in memory, as the command of the same name finds it."""
 
-import threading
 from collections.abc import Callable, Sequence
 
-from synth.api.front import AnyProfile, check_callable, named_as_arguments
+from synth.api.front import AnyProfile, check_callable, named_as_arguments, stopped_behind
 from synth.options.arguments.solve import SolveArguments
 from synth.options.request import NoSchedule
 from synth.options.solve_task import SolveTask, read_solve
@@ -125,13 +124,12 @@ def _search(asked: SolveTask, on_improvement: Callable[[Plan], None] | None) -> 
         if on_improvement is not None:
             on_improvement(asked.request.of(found).plan(found))
 
-    so_far, stop = BestSoFar(tell), threading.Event()
-    try:
-        return asked.search(SearchWatch(so_far, stop)).result
-    except KeyboardInterrupt:
-        best = so_far.close()
-        if best is None:
-            raise
-        return best.as_result(asked.request.deadline.elapsed_s, StoppedBy.INTERRUPT)
-    finally:
-        stop.set()
+    so_far = BestSoFar(tell)
+    with stopped_behind() as stop:
+        try:
+            return asked.search(SearchWatch(so_far, stop)).result
+        except KeyboardInterrupt:
+            best = so_far.close()
+            if best is None:
+                raise
+            return best.as_result(asked.request.deadline.elapsed_s, StoppedBy.INTERRUPT)

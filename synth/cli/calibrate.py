@@ -7,14 +7,17 @@ from pydantic import PositiveInt
 
 from synth.cli.answer.output import Format, FormatOption
 from synth.cli.read.options import ForceOption
+from synth.cli.read.request import CommandRequest
 from synth.records.command_option import CommandArgument, CommandOption
-from synth.records.overwrite_guard import CALIBRATION, check_replaceable
-from synth.records.record import Record
-from synth.records.safe_write import check_outputs
+from synth.records.overwrite_guard import CALIBRATION
 
 
-class CalibrateRequest(Record):
-    """The options of `synth calibrate`."""
+class CalibrateRequest(CommandRequest):
+    """Fit the three factors of `synth estimate` to RUNS: matrices, memory, communication.
+
+    Prints what each run leaves unexplained. Without runs that show a part, its factor stays near 1,
+    and its uncertainty large.
+    """
 
     runs: Annotated[
         str,
@@ -44,22 +47,7 @@ class CalibrateRequest(Record):
     output: Annotated[
         Path | None,
         CommandOption("Calibration file to write.", names=("--output", "-o"), default="none"),
+        CALIBRATION,
     ] = None
     force: ForceOption = False
     format: FormatOption = Format.TEXT
-
-    def check_files(self) -> None:
-        """Refuse a file that cannot be written."""
-        check_outputs(self.output, inputs=[Path(self.runs)])
-        check_replaceable(self.output, CALIBRATION, "-o", self.force)
-
-
-def command(request: CalibrateRequest) -> None:
-    """Fit the three factors of `synth estimate` to RUNS: matrices, memory, communication.
-
-    Prints what each run leaves unexplained. Without runs that show a part, its factor stays near 1,
-    and its uncertainty large.
-    """
-    from synth.cli.work.calibrate import work
-
-    work(request)

@@ -3,12 +3,11 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from synth.cli.answer.output import Format, FormatOption
+from synth.cli.read.request import CommandRequest
 from synth.options.arguments.groups import AtOnce, LinkTexts
 from synth.options.values import TimeLimit
-from synth.records.command_option import CommandOption
+from synth.records.command_option import CommandArgument, CommandOption
 from synth.records.record import Record
 
 PROOF_LIMIT_S = 60
@@ -31,9 +30,14 @@ class ProofOptions(Record):
     ] = False
 
 
-class CheckRequest(Record):
-    """The options of `synth check`."""
+class CheckRequest(CommandRequest):
+    """Verify a plan: complete, free of deadlock, within its memory limits, and as claimed.
 
+    Lists what was verified and what is taken on trust. Exit code 5: the plan is wrong; 4: --prove
+    did not prove the bound in time.
+    """
+
+    plan: Annotated[Path, CommandArgument("Plan file.", metavar="PLAN")]
     profile: Annotated[
         str | None,
         CommandOption(
@@ -46,17 +50,3 @@ class CheckRequest(Record):
     prove: Annotated[bool, CommandOption("Prove the lower bound again with the solver.")] = False
     proof: ProofOptions = ProofOptions()
     format: FormatOption = Format.TEXT
-
-
-def command(
-    plan_path: Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file.")],
-    request: CheckRequest,
-) -> None:
-    """Verify a plan: complete, free of deadlock, within its memory limits, and as claimed.
-
-    Lists what was verified and what is taken on trust. Exit code 5: the plan is wrong; 4: --prove
-    did not prove the bound in time.
-    """
-    from synth.cli.work.check import work
-
-    work(plan_path, request)

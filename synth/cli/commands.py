@@ -1,17 +1,21 @@
 """The command line as one Typer application.
 
-A command's module is imported when the command is called. The list of commands needs its docstring
-only, which is read from the source, so that `synth --help` is instant.
+A command is a record of its options in a module of this folder, and a function `work` in the module
+of the same name in `work`. The first is imported when the command is named, the second when it is
+called. The list of commands needs the docstring of the record only, which is read from the source,
+so that `synth --help` is instant.
 """
 
 import functools
 import importlib
+import keyword
 from typing import Annotated, Any
 
 import typer
 import typer.core
 
 from synth.system.discovery import docstrings
+from synth.system.processors import limit_ranks
 from synth.version import __version__
 
 __all__ = ["app"]
@@ -26,7 +30,7 @@ class _Commands(typer.core.TyperGroup):
     def __init__(self, **options: Any) -> None:
         """List the commands: their names and helps."""
         super().__init__(**options)
-        for name, text in docstrings("synth.cli", "command"):
+        for name, text in docstrings("synth.cli", "Request"):
             self.commands[name] = typer.core.TyperCommand(name, help=text)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
@@ -40,10 +44,18 @@ class _Commands(typer.core.TyperGroup):
 
 @functools.cache
 def command_named(name: str) -> Any:
-    """Return a command with its options."""
+    """Return a command with its options: the record `CheckRequest` of the module `check`."""
     from synth.cli.read.parsed_command import parsed_command  # with pydantic, which takes 0.2 s
 
-    return parsed_command(name, importlib.import_module(f"synth.cli.{name}").command, _SETTINGS)
+    module = f"{name}_" if keyword.iskeyword(name) else name
+    record = getattr(importlib.import_module(f"synth.cli.{module}"), f"{name.title()}Request")
+
+    def work(request: Any) -> None:
+        if request.launches_ranks:
+            limit_ranks()
+        importlib.import_module(f"synth.cli.work.{module}").work(request)
+
+    return parsed_command(name, record, work, _SETTINGS)
 
 
 app = typer.Typer(

@@ -4,18 +4,20 @@ from pathlib import Path
 from typing import Annotated
 
 from synth.cli.answer.output import Format, FormatOption
-from synth.cli.read.options import Columns, ForceOption, width_option
-from synth.cli.read.pictures import PictureOption, check_pictures
+from synth.cli.read.options import Columns, ForceOption, PictureOption, width_option
+from synth.cli.read.request import CommandRequest
 from synth.options.arguments.compare import CompareArguments
 from synth.options.arguments.groups import OUTPUT
 from synth.records.command_option import CommandOption
-from synth.records.overwrite_guard import PAGE, check_replaceable
-from synth.records.record import Record
-from synth.records.safe_write import check_folder, check_outputs
+from synth.records.overwrite_guard import PAGE
+from synth.records.safe_write import check_folder
 
 
-class CompareRequest(Record):
-    """The options of `synth compare`."""
+class CompareRequest(CommandRequest):
+    """Compare the published schedules, each on its own placement, with those of the solver.
+
+    Sorted by the objective. Schedules that do not apply are listed with the reason.
+    """
 
     arguments: CompareArguments
     picture: Annotated[PictureOption, OUTPUT] = None
@@ -25,6 +27,7 @@ class CompareRequest(Record):
         CommandOption(
             "Write table, plot and charts of all schedules here, as one page for a browser."
         ),
+        PAGE,
     ] = None
     save: Annotated[
         Path | None, OUTPUT, CommandOption("Folder to write the plan file of every row to.")
@@ -35,24 +38,7 @@ class CompareRequest(Record):
     force: Annotated[ForceOption, OUTPUT] = False
     format: Annotated[FormatOption, OUTPUT] = Format.TEXT
 
-    @property
-    def pictures(self) -> list[Path]:
-        """The pictures to write."""
-        return self.picture or []
-
-    def check_files(self) -> None:
-        """Refuse outputs that cannot be written, before work is spent on their contents."""
-        check_outputs(*self.pictures, self.html, inputs=[self.arguments.pipeline.profile_file])
-        check_pictures(self.pictures, self.force)
-        check_replaceable(self.html, PAGE, "--html", self.force)
+    def check_files(self, *inputs: Path | str | None) -> None:
+        """Refuse files and a folder that cannot be written."""
+        super().check_files(*inputs)
         check_folder("--save", self.save)
-
-
-def command(request: CompareRequest) -> None:
-    """Compare the published schedules, each on its own placement, with those of the solver.
-
-    Sorted by the objective. Schedules that do not apply are listed with the reason.
-    """
-    from synth.cli.work.compare import work
-
-    work(request)

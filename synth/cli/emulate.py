@@ -1,21 +1,24 @@
 """`synth emulate`: a plan replayed by real processes, on emulated devices."""
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
+from typing import Annotated, ClassVar
 
 from synth.cli.answer.output import Format, FormatOption
 from synth.cli.read.options import ChartWidthOption, ForceOption
-from synth.records.command_option import After, CommandOption
-from synth.records.record import Record
+from synth.cli.read.request import CommandRequest
+from synth.records.command_option import After, CommandArgument, CommandOption
+from synth.records.overwrite_guard import TRACE
 from synth.run_options.emulation_options import EmulationOptions
-from synth.system.processors import limit_ranks
 
 
-class EmulateRequest(Record):
-    """The options of `synth emulate`."""
+class EmulateRequest(CommandRequest):
+    """Replay PLAN on emulated devices: one process per rank on this machine, no model needed.
 
+    Order, overlap, memory and synchronization are those of the real executor.
+    """
+
+    launches_ranks: ClassVar[bool] = True
+    plan: Annotated[Path, CommandArgument("Plan file, also of a shipped profile.", metavar="PLAN")]
     emulation: EmulationOptions = EmulationOptions()
     times: Annotated[float, After("--steps"), CommandOption("Factor for all times.")] = 1.0
     sizes: Annotated[
@@ -30,23 +33,8 @@ class EmulateRequest(Record):
         Path | None,
         After("--sizes"),
         CommandOption("Write the times of all ops and transfers here, as JSON."),
+        TRACE,
     ] = None
     width: ChartWidthOption = None
     force: ForceOption = False
     format: FormatOption = Format.TEXT
-
-
-def command(
-    plan: Annotated[
-        Path, typer.Argument(metavar="PLAN", help="Plan file, also of a shipped profile.")
-    ],
-    request: EmulateRequest,
-) -> None:
-    """Replay PLAN on emulated devices: one process per rank on this machine, no model needed.
-
-    Order, overlap, memory and synchronization are those of the real executor.
-    """
-    limit_ranks()
-    from synth.cli.work.emulate import work
-
-    work(plan, request)

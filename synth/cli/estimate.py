@@ -5,15 +5,18 @@ from typing import Annotated
 
 from synth.cli.answer.output import Format, FormatOption
 from synth.cli.read.options import ForceOption
+from synth.cli.read.request import CommandRequest
 from synth.options.arguments.estimate import EstimateArguments
 from synth.records.command_option import CommandOption
-from synth.records.overwrite_guard import PROFILE, check_replaceable
-from synth.records.record import Record
-from synth.records.safe_write import check_outputs
+from synth.records.overwrite_guard import PROFILE
 
 
-class EstimateRequest(Record):
-    """The options of `synth estimate`."""
+class EstimateRequest(CommandRequest):
+    """Compute the profile of MODEL on a device that need not be there.
+
+    Times and bytes come from tables of measured kernels and from formulas, and are marked as
+    estimated wherever they are shown.
+    """
 
     arguments: EstimateArguments
     output: Annotated[
@@ -21,25 +24,10 @@ class EstimateRequest(Record):
         CommandOption(
             "Profile file to write.", names=("--output", "-o"), default="none: only the table"
         ),
+        PROFILE,
     ] = None
     name: Annotated[
         str | None, CommandOption("Name of the profile.", default="model, device and sizes")
     ] = None
     force: ForceOption = False
     format: FormatOption = Format.TEXT
-
-    def check_files(self) -> None:
-        """Refuse a profile file that cannot be written."""
-        check_outputs(self.output, inputs=[Path(self.arguments.model)])
-        check_replaceable(self.output, PROFILE, "-o", self.force)
-
-
-def command(request: EstimateRequest) -> None:
-    """Compute the profile of MODEL on a device that need not be there.
-
-    Times and bytes come from tables of measured kernels and from formulas, and are marked as
-    estimated wherever they are shown.
-    """
-    from synth.cli.work.estimate import work
-
-    work(request)

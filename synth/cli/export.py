@@ -3,17 +3,19 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from synth.cli.read.options import ForceOption
+from synth.cli.read.request import CommandRequest
 from synth.interop.export_format import ExportFormat
-from synth.records.command_option import CommandOption
-from synth.records.record import Record
+from synth.records.command_option import CommandArgument, CommandOption
 
 
-class ExportRequest(Record):
-    """The options of `synth export`."""
+class ExportRequest(CommandRequest):
+    """Write a schedule for another runtime; `synth import` reads PyTorch's CSV again.
 
+    The file is verified first.
+    """
+
+    plan: Annotated[Path, CommandArgument("Plan file.", metavar="PLAN")]
     to: Annotated[
         ExportFormat,
         CommandOption(
@@ -35,16 +37,3 @@ class ExportRequest(Record):
         ),
     ] = None
     force: ForceOption = False
-
-
-def command(
-    plan_path: Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file.")],
-    request: ExportRequest,
-) -> None:
-    """Write a schedule for another runtime; `synth import` reads PyTorch's CSV again.
-
-    The file is verified first.
-    """
-    from synth.cli.work.export import work
-
-    work(plan_path, request)

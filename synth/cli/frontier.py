@@ -4,19 +4,27 @@ from pathlib import Path
 from typing import Annotated
 
 from synth.cli.answer.output import Format, FormatOption
-from synth.cli.read.options import Columns, ForceOption, width_option
-from synth.cli.read.pictures import CurvePictureOption, check_pictures
+from synth.cli.read.options import (
+    Columns,
+    CurvePictureOption,
+    ForceOption,
+    width_option,
+)
+from synth.cli.read.request import CommandRequest
 from synth.errors import SynthError
 from synth.options.arguments.curve import CurveArguments
 from synth.options.arguments.groups import OUTPUT
 from synth.records.command_option import After, CommandOption
-from synth.records.overwrite_guard import PAGE, check_replaceable
-from synth.records.record import Record
+from synth.records.overwrite_guard import PAGE
 from synth.records.safe_write import check_folder, check_outputs
 
 
-class FrontierRequest(Record):
-    """The options of `synth frontier`."""
+class FrontierRequest(CommandRequest):
+    """Trace the Pareto front of time and memory limit, from the smallest feasible limit on.
+
+    Every point is a plan with a proven lower bound. Ctrl-C keeps the points found so far, and the
+    same command continues from them. Only one process at a time may write a curve.
+    """
 
     arguments: CurveArguments
     output: Annotated[
@@ -34,6 +42,7 @@ class FrontierRequest(Record):
         CommandOption(
             "Write table, plot and the charts of all points here, as one page for a browser."
         ),
+        PAGE,
     ] = None
     save: Annotated[
         Path | None, OUTPUT, CommandOption("Folder to write the plan file of every point to.")
@@ -49,27 +58,13 @@ class FrontierRequest(Record):
         """The paths of the plot, of which there is one at least."""
         return self.picture or [self.output.with_suffix(".svg")]
 
-    def check_files(self) -> None:
-        """Refuse outputs that cannot be written, before work is spent on their contents."""
-        inputs = [self.arguments.pipeline.profile_file]
-        check_outputs(self.output, inputs=inputs)
+    def check_files(self, *inputs: Path | str | None) -> None:
+        """Refuse files and a folder that cannot be written, and a picture in the curve's place."""
+        check_outputs(self.output, self.html, inputs=inputs)
         if self.output.resolve() in [path.resolve() for path in self.pictures]:
             raise SynthError(
                 f"the curve and its picture would both be written to {self.output}; name the curve "
                 f".json, or give another --picture"
             )
-        check_outputs(self.output, *self.pictures, self.html, inputs=inputs)
-        check_pictures(self.pictures, self.force)
-        check_replaceable(self.html, PAGE, "--html", self.force)
+        super().check_files(*inputs)
         check_folder("--save", self.save)
-
-
-def command(request: FrontierRequest) -> None:
-    """Trace the Pareto front of time and memory limit, from the smallest feasible limit on.
-
-    Every point is a plan with a proven lower bound. Ctrl-C keeps the points found so far, and the
-    same command continues from them. Only one process at a time may write a curve.
-    """
-    from synth.cli.work.frontier import work
-
-    work(request)

@@ -5,38 +5,26 @@ from typing import Annotated
 
 from synth.cli.answer.output import Format, FormatOption
 from synth.cli.read.options import ForceOption
+from synth.cli.read.request import CommandRequest
 from synth.options.arguments.groups import OUTPUT
 from synth.options.arguments.plan import LayoutArguments
 from synth.records.command_option import CommandOption
-from synth.records.overwrite_guard import SCHEDULE, check_replaceable
-from synth.records.record import Record
-from synth.records.safe_write import check_outputs
+from synth.records.overwrite_guard import SCHEDULE
 
 
-class PlanRequest(Record):
-    """The options of `synth plan`."""
+class PlanRequest(CommandRequest):
+    """Choose the layout of MODEL's training: tensor, context, expert, data, pipeline parallelism.
+
+    Every legal layout has a lower bound on its time; those that can win are judged by published
+    schedules, and the best are solved. Times and bytes are those of `synth estimate`.
+    """
 
     arguments: LayoutArguments
     output: Annotated[
         Path | None,
         OUTPUT,
         CommandOption("Plan file of the pipeline to write.", names=("--output", "-o")),
+        SCHEDULE,
     ] = None
     force: Annotated[ForceOption, OUTPUT] = False
     format: Annotated[FormatOption, OUTPUT] = Format.TEXT
-
-    def check_files(self) -> None:
-        """Refuse a plan file that cannot be written, before work is spent on it."""
-        check_outputs(self.output, inputs=[Path(self.arguments.model)])
-        check_replaceable(self.output, SCHEDULE, "-o", self.force)
-
-
-def command(request: PlanRequest) -> None:
-    """Choose the layout of MODEL's training: tensor, context, expert, data, pipeline parallelism.
-
-    Every legal layout has a lower bound on its time; those that can win are judged by published
-    schedules, and the best are solved. Times and bytes are those of `synth estimate`.
-    """
-    from synth.cli.work.plan import work
-
-    work(request)

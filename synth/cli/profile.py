@@ -3,25 +3,38 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from synth.cli.answer.output import Format, FormatOption
 from synth.cli.read.options import ForceOption
+from synth.cli.read.request import CommandRequest
 from synth.errors import SynthError
 from synth.options.arguments.groups import PeakFlops
 from synth.profile.optimizer import OptimizerSpec, OptimizerSwitches
 from synth.profile.workload import ModelArguments
-from synth.records.command_option import CommandOption
-from synth.records.overwrite_guard import PROFILE, check_replaceable
-from synth.records.record import Record
-from synth.records.safe_write import check_outputs
+from synth.records.command_option import CommandArgument, CommandOption
+from synth.records.overwrite_guard import PROFILE
 
 
-class ProfileRequest(Record):
-    """The options of `synth profile`."""
+class ProfileRequest(CommandRequest):
+    """Measure MODEL layer by layer: time and memory of F, B, W, BW and STEP.
 
-    output: Annotated[Path, CommandOption("Profile file to write.", names=("--output", "-o"))]
+    Under torchrun, rank 0 measures the layers, and all ranks the links between them.
+    """
+
+    model: Annotated[
+        str,
+        CommandArgument(
+            "Built-in model (gpt-bytes, gpt2-small, llama3-8b, …); hf:NAME or hf:config.json "
+            "of Hugging Face; path/to/file.py:function or package.module:function that returns a "
+            "whole module or a list of layers; or a .csv file of times that were measured "
+            "elsewhere.",
+            metavar="MODEL",
+        ),
+    ]
+    output: Annotated[
+        Path, CommandOption("Profile file to write.", names=("--output", "-o")), PROFILE
+    ]
     arguments: Annotated[
         list[str] | None,
         CommandOption(
@@ -154,18 +167,6 @@ class ProfileRequest(Record):
                 f"start torchrun --nproc-per-node {self.tensor_parallel} with this command"
             )
 
-    def check_files(self, *inputs: Path | str | None) -> None:
-        """Refuse a profile file that cannot be written, before anything is measured.
-
-        Args:
-            inputs: the files that are read, which must not be lost.
-
-        Raises:
-            SynthError: it cannot be written, or synth did not write the file that is there.
-        """
-        check_outputs(self.output, inputs=inputs)
-        check_replaceable(self.output, PROFILE, "-o", self.force)
-
 
 def _parse_value(text: str) -> int | float | str | bool:
     if text.lower() in ("true", "false"):
@@ -176,26 +177,3 @@ def _parse_value(text: str) -> int | float | str | bool:
         except ValueError:
             continue
     return text
-
-
-def command(
-    context: typer.Context,
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="Built-in model (gpt-bytes, gpt2-small, llama3-8b, …); hf:NAME or hf:config.json "
-            "of Hugging Face; path/to/file.py:function or package.module:function that returns a "
-            "whole module or a list of layers; or a .csv file of times that were measured "
-            "elsewhere.",
-        ),
-    ],
-    request: ProfileRequest,
-) -> None:
-    """Measure MODEL layer by layer: time and memory of F, B, W, BW and STEP.
-
-    Under torchrun, rank 0 measures the layers, and all ranks the links between them.
-    """
-    from synth.cli.work.profile import work
-
-    work(context, model, request)

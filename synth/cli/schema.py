@@ -4,7 +4,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from synth.cli.read.request import CommandRequest
+from synth.records.command_option import CommandArgument, CommandOption
 
 
 class FileFormat(StrEnum):
@@ -18,16 +19,13 @@ class FileFormat(StrEnum):
     RUN = "run"
 
 
-def command(
+class SchemaRequest(CommandRequest):
+    """Print the JSON Schema of a file format: profile, plan, trace, curve, checkpoint or run."""
+
     file_format: Annotated[
-        FileFormat | None, typer.Argument(metavar="FORMAT", help="Kind of file.")
-    ] = None,
+        FileFormat | None, CommandArgument("Kind of file.", metavar="FORMAT")
+    ] = None
     folder: Annotated[
         Path | None,
-        typer.Option(help="Write the schema, or those of all formats, into this folder."),
-    ] = None,
-) -> None:
-    """Print the JSON Schema of a file format: profile, plan, trace, curve, checkpoint or run."""
-    from synth.cli.work.schema import work
-
-    work(file_format, folder)
+        CommandOption("Write the schema, or those of all formats, into this folder."),
+    ] = None

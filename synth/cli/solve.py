@@ -3,14 +3,18 @@
 from typing import Annotated
 
 from synth.cli.answer.output import Format, FormatOption
+from synth.cli.read.request import CommandRequest
 from synth.options.arguments.groups import OUTPUT
 from synth.options.arguments.solve import SolveArguments
 from synth.records.command_option import After, CommandOption
-from synth.records.record import Record
 
 
-class SolveRequest(Record):
-    """The options of `synth solve`."""
+class SolveRequest(CommandRequest):
+    """Find the best pipeline schedule that fits in memory, with a proven bound.
+
+    Ctrl-C keeps the best schedule so far. Exit code 3: the memory limit is infeasible; 4: no
+    schedule was found in time.
+    """
 
     arguments: SolveArguments
     dry_run: Annotated[
@@ -30,14 +34,3 @@ class SolveRequest(Record):
         ),
     ] = False
     format: Annotated[FormatOption, After("--all"), OUTPUT] = Format.TEXT
-
-
-def command(request: SolveRequest) -> None:
-    """Find the best pipeline schedule that fits in memory, with a proven bound.
-
-    Ctrl-C keeps the best schedule so far. Exit code 3: the memory limit is infeasible; 4: no
-    schedule was found in time.
-    """
-    from synth.cli.work.solve import work
-
-    work(request)

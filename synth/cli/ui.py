@@ -2,12 +2,12 @@
 
 from typing import Annotated
 
-import typer
 from pydantic import Field
 
+from synth.cli.read.request import CommandRequest
 from synth.errors import SynthError
 from synth.options.values import Count, TimeLimit
-from synth.records.command_option import CommandOption, OptionPanel
+from synth.records.command_option import CommandArgument, CommandOption, OptionPanel
 from synth.records.record import Record
 
 _PUBLIC = OptionPanel("For visitors, such as those of a course")
@@ -56,8 +56,11 @@ class PublicOptions(Record):
             raise SynthError(f"§{given[0]} is for visitors; add §public, or leave it out")
 
 
-class UiRequest(Record):
-    """The options of `synth ui`."""
+class UiRequest(CommandRequest):
+    """Play with schedules in a browser: draw published ones, search, and order ops by hand.
+
+    The page is for this machine alone; its address has a token. Ctrl-C ends it. Needs the extra ui.
+    """
 
     port: Annotated[
         Count | None,
@@ -68,23 +71,11 @@ class UiRequest(Record):
         bool, CommandOption("Open the page in the browser.", names=("--browser/--no-browser",))
     ] = True
     visitors: Annotated[PublicOptions, _PUBLIC] = PublicOptions()
-
-
-def command(
-    request: UiRequest,
     shown: Annotated[
         str | None,
-        typer.Argument(
-            metavar="PROFILE|CONFIG|PLAN",
-            help="Profile, config.json of a model, or plan to begin with: a file, or the name of a "
+        CommandArgument(
+            "Profile, config.json of a model, or plan to begin with: a file, or the name of a "
             "shipped or estimated profile.",
+            metavar="PROFILE|CONFIG|PLAN",
         ),
-    ] = None,
-) -> None:
-    """Play with schedules in a browser: draw published ones, search, and order ops by hand.
-
-    The page is for this machine alone; its address has a token. Ctrl-C ends it. Needs the extra ui.
-    """
-    from synth.cli.work.ui import work
-
-    work(shown, request)
+    ] = None

@@ -133,7 +133,7 @@ def program_of(given: str, software: str | None) -> str:
 
 def unread_columns(path: Path) -> list[str]:
     """Return the columns of a CSV of runs that have no meaning here, such as notes or typos."""
-    known = read_table("published.csv")[0].keys() | {"software", "sp"}
+    known = read_table("published.csv")[0].keys() | {"software"}
     return [name for name in _header_and_rows(path)[0] if name not in known]
 
 

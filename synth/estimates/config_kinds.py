@@ -50,15 +50,19 @@ def _local(given: ConfigValues, otherwise: float) -> float:
     return kinds.count("sliding_attention") / layers if kinds else otherwise
 
 
+def _windows(given: ConfigValues, local: float = 1.0) -> dict[str, Any]:
+    """The windows of a share of the layers, by default of all, if there are windows."""
+    window = given.number("sliding_window", default=0)
+    return {"window": window, "window_layers": local if window else 0.0}
+
+
 def _qwen(given: ConfigValues, head_dim: int | None = None) -> dict[str, Any]:
     """If windows are used, the layers from `max_window_layers` on are local."""
     sizes = _decoder(given, head_dim)
     if not given.flag("use_sliding_window"):
         return sizes
-    window = given.number("sliding_window", default=0)
     layers, first = sizes["layers"], given.number("max_window_layers", default=28)
-    local = _local(given, max(0, layers - first) / max(1, layers))
-    return sizes | {"window": window, "window_layers": local if window else 0.0}
+    return sizes | _windows(given, _local(given, max(0, layers - first) / max(1, layers)))
 
 
 def _qwen2(given: ConfigValues) -> dict[str, Any]:
@@ -85,8 +89,7 @@ def _gemma3(given: ConfigValues) -> dict[str, Any]:
 
 def _mistral(given: ConfigValues) -> dict[str, Any]:
     """All layers are local if there is a window."""
-    window = given.number("sliding_window", default=0)
-    return _decoder(given) | {"window": window, "window_layers": 1.0 if window else 0.0}
+    return _decoder(given) | _windows(given)
 
 
 def _mixtral(given: ConfigValues) -> dict[str, Any]:
@@ -121,15 +124,13 @@ def _experts_of_qwen(given: ConfigValues, shared: int = 0) -> Experts:
 def _gpt_oss(given: ConfigValues) -> dict[str, Any]:
     """Experts in all layers, biases, sinks of attention's heads, and every other layer local."""
     sizes = _with_output_bias(_decoder(given, 64))
-    window, local = given.number("sliding_window", default=0), _local(given, 0.5)
     count = given.number("num_local_experts")
     per_token = given.number("num_experts_per_tok", "experts_per_token")
     return sizes | {
         "experts": Experts(count=count, per_token=per_token, ffn=sizes["ffn"]),
         "mlp_biases": True,
         "further": sizes["further"] + sizes["heads"] + count,
-        "window": window,
-        "window_layers": local if window else 0.0,
+        **_windows(given, _local(given, 0.5)),
     }
 
 
@@ -191,8 +192,7 @@ def _starcoder2(given: ConfigValues) -> dict[str, Any]:
     sizes = _plain(given) | {"tied": given.flag("tie_word_embeddings", True)}
     if not given.flag("use_bias", True):
         raise given.refuse("no use_bias")
-    window = given.number("sliding_window", default=0)
-    return sizes | {"window": window, "window_layers": 1.0 if window else 0.0}
+    return sizes | _windows(given)
 
 
 def _falcon(given: ConfigValues) -> dict[str, Any]:

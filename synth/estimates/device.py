@@ -9,9 +9,9 @@ from typing import Annotated, Self
 from pydantic import Field, ValidationError, model_validator
 
 from synth.errors import SynthError
-from synth.estimates.given_file import read_object
 from synth.records.field_types import PlainText
 from synth.records.record import Record, describe
+from synth.records.safe_read import read_object
 
 _Rate = Annotated[float, Field(gt=0, le=1e21)]
 _Share = Annotated[float, Field(gt=0, le=1)]

@@ -12,11 +12,11 @@ from pydantic import ValidationError
 from synth.errors import SynthError
 from synth.estimates.config_kinds import KINDS
 from synth.estimates.config_values import ConfigValues, MissingValue
-from synth.estimates.given_file import read_object
 from synth.estimates.model_shape import ModelShape
 from synth.estimates.module_shape import completed, module_shape
 from synth.records.field_types import PlainText
 from synth.records.record import Record, describe
+from synth.records.safe_read import read_object
 
 _DATA = "data"
 
@@ -42,7 +42,8 @@ def model_of(name_or_path: str) -> ModelShape:
     found = _shipped().get(name_or_path.lower())
     if found is None:
         raise SynthError(
-            f"model {name_or_path!r:.80} is neither a config.json nor known; known: {_listed()}"
+            f"model {name_or_path!r:.80} is neither a config.json nor known; known: "
+            f"{', '.join(model_names())}"
         )
     return shape_of(found.config, name_or_path.lower())
 
@@ -55,10 +56,6 @@ def model_names() -> tuple[str, ...]:
 def known_model(name: str) -> "KnownModel":
     """Return a model whose config ships with synth, by its name."""
     return _shipped()[name]
-
-
-def _listed() -> str:
-    return ", ".join(model_names())
 
 
 @cache

@@ -1,7 +1,7 @@
 """Published training runs as steps to estimate: a row of `data/published.csv`, or one of a user.
 
-Columns are those of the file. A row says the model, the layout, and `tokens_per_s_gpu`. Words of a
-user's row are checked; those of the file are as its sources print them, and are interpreted.
+Columns are those of the file. A row says the model, the layout, and `tokens_per_s_gpu`. Rows of the
+file have the sizes of their models, too, and notes on what their sources say besides.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,8 @@ from pydantic import ValidationError
 
 from synth.errors import SynthError
 from synth.estimates.device import device_of
-from synth.estimates.estimated_profile import DEFAULT_OPTIMIZER, Estimator
+from synth.estimates.estimated_layer import DEFAULT_OPTIMIZER
+from synth.estimates.estimated_profile import Estimator
 from synth.estimates.factors import Factors, software_of
 from synth.estimates.layout import Layout, Precision, Recompute, Sharding, Software
 from synth.estimates.model_config import model_names, model_of
@@ -178,7 +179,7 @@ def _run(read: "_Row", row: Mapping[str, str], software: Software) -> PublishedR
     ranks, rounds = read.number("pp", 1), read.number("vp", 0)
     batch = read.number("global_batch")
     count = micro_batches_of(batch, layout.micro_batch_size, layout.data)
-    name = read.schedule(ranks, rounds, estimator.shape.layers)
+    name = read.schedule(ranks, rounds)
     rate = read.real("tokens_per_s_gpu")
     gpus = read.number("gpus")
     needed = layout.tensor * layout.context * layout.data * ranks
@@ -280,7 +281,7 @@ class _Row:
             recompute=self.word("recompute", {each.value: each for each in Recompute}, "none"),
         )
 
-    def schedule(self, ranks: int, rounds: int, layers: int) -> str:
+    def schedule(self, ranks: int, rounds: int) -> str:
         """The family of the schedule."""
         name = self.word("schedule", _SCHEDULES, "interleaved" if rounds > 1 else "1f1b")
         if ranks == 1:
@@ -293,13 +294,11 @@ class _Row:
 
 
 class _PublishedRow(_Row):
-    """A row of the shipped table, whose words are as the sources print them."""
+    """A row of the shipped table, which has the sizes of its model."""
 
     def shape(self) -> ModelShape:
-        """The model: a known one without sizes, or that of the sizes."""
+        """The model of the sizes."""
         name = self.text("model")
-        if not (self._row.get("hidden") or "").strip():
-            return model_of(name)
         known = model_names()
         family = next((each for each in known if name.startswith(each)), None)
         heads, hidden = self.number("heads"), self.number("hidden")
@@ -352,49 +351,3 @@ class _PublishedRow(_Row):
             shared_ffn=shared * ffn,
             dense=tuple(range(dense)),
         )
-
-    def layout(self) -> Layout:
-        """The sizes of groups and micro-batches."""
-        sharding = (self._row.get("sharding") or "").lower()
-        recompute = (self._row.get("recompute") or "").lower()
-        is_whole = "no sequence parallelism" in (self._row.get("note") or "")
-        return Layout(
-            seq_len=self.number("seq"),
-            micro_batch_size=self.number("micro_batch", 1),
-            tensor=self.number("tp", 1),
-            sequence=not is_whole and ("full" not in recompute or "fsdp" in sharding),
-            context=self.number("cp", 1),
-            expert=self.number("ep", 1),
-            data=self.data_ranks(),
-            precision=Precision(self.text("precision").lower()),
-            sharding=(
-                # Under a pipeline parameters are gathered once a step, as ZeRO-1 does.
-                Sharding.FSDP
-                if sharding.startswith("fsdp") and self.number("pp", 1) == 1
-                else Sharding.NONE
-                if sharding.startswith("none")
-                else Sharding.ZERO1
-            ),
-            recompute=(
-                Recompute.FULL
-                if recompute.startswith("full")
-                else Recompute.OPS
-                if "per op" in recompute
-                # Modules that a recipe lists are others than attention, and not estimated.
-                else Recompute.SELECTIVE
-                if recompute.startswith("selective") and "recipe" not in recompute
-                else Recompute.NONE
-            ),
-        )
-
-    def schedule(self, ranks: int, rounds: int, layers: int) -> str:
-        """The family of the published schedule."""
-        name = (self._row.get("schedule") or "").lower()
-        if ranks == 1:
-            return "1f1b"
-        if name.startswith("zb-"):
-            return name
-        if name.startswith("interleaved"):
-            chunks = rounds or max(1, (layers + 2) // ranks)
-            return f"interleaved:{chunks}" if chunks > 1 else "1f1b"
-        return "1f1b"

@@ -2,6 +2,7 @@
 
 A family's module defines `FAMILY`; nothing else needs to know of it. A family is defined on one
 kind of placement; `generate` asks for it by name, `generate_for` for all that a placement admits.
+A function that takes a name raises a SynthError if the family or one of its options is unknown.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -108,11 +109,7 @@ def generate(
 
 
 def family_of(name: str) -> Family:
-    """Return the family of a name with options.
-
-    Raises:
-        SynthError: the family or an option is unknown.
-    """
+    """Return the family of a name with options."""
     return _find(name)[0]
 
 
@@ -127,30 +124,18 @@ def family_placement(name: str, num_ranks: int) -> Placement:
 
 
 def family_layout(name: str) -> str:
-    """The name of that placement, as `placements.placement` takes it.
-
-    Raises:
-        SynthError: the family or an option is unknown.
-    """
+    """The name of that placement, as `placements.placement` takes it."""
     family, options = _find(name)
     return family.layout.format(**options)
 
 
 def is_pipeline(name: str) -> bool:
-    """True if a family's ranks hold different stages, not each a copy of all (data parallelism).
-
-    Raises:
-        SynthError: the family or an option is unknown.
-    """
+    """True if a family's ranks hold different stages, not each a copy of all (data parallelism)."""
     return not is_all_stages(family_layout(name))
 
 
 def vocabulary_barriers(name: str) -> int:
-    """Return the barriers with which a family divides the vocabulary; 0: it does not.
-
-    Raises:
-        SynthError: the family or an option is unknown.
-    """
+    """Return the barriers with which a family divides the vocabulary; 0: it does not."""
     family, options = _find(name)
     return family.vocabulary(options) if family.vocabulary else 0
 
@@ -204,11 +189,7 @@ def overlapping(names: Iterable[str]) -> Iterator[str]:
 
 
 def may_overlap(name: str) -> bool:
-    """True if F and BW of a variant can run at once.
-
-    Raises:
-        SynthError: the family or an option is unknown.
-    """
+    """True if F and BW of a variant can run at once."""
     return _find(name)[1].get(PAIRS.name) == PAIRS.words[1]
 
 

@@ -19,6 +19,7 @@ from synth.families import one_f_one_b
 from synth.families._lib.family import Family, Programs, Setting
 from synth.op_kinds import OpKind
 from synth.schedule.lowering.lower import lower
+from synth.schedule.measured.execution_trace import OpSpan, planned_spans
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.simulate import simulate
@@ -39,15 +40,17 @@ def make(setting: Setting) -> Programs:
         for rank, program in enumerate(base)
         if min(num_ranks - rank, setting.num_micro_batches) > bound
     }
-    clocks = _clocks(setting, base)
+    listed = tuple(map(tuple, base))
+    made = Schedule(setting.placement, setting.num_micro_batches, listed)
+    times = planned_spans(simulate(lower(made, setting.costs)))
     programs = []
     for rank, program in enumerate(base):
         partner = num_ranks - 1 - rank
         if rank in evicted:
             programs.append(evicted[rank])
         elif partner in evicted:
-            guests = _guests(evicted[partner], clocks[partner])
-            programs.append(_accepting(program, clocks[rank], guests))
+            guests = _guests(evicted[partner], times[partner])
+            programs.append(_accepting(program, times[rank], guests))
         else:
             programs.append(list(program))
     return programs
@@ -56,23 +59,6 @@ def make(setting: Setting) -> Programs:
 def most_held(num_ranks: int) -> int:
     """K, the number of micro-batches that the paper lets a rank hold."""
     return (num_ranks + 3) // 2
-
-
-class _Clock(NamedTuple):
-    """The starts and ends of a rank's ops."""
-
-    starts_us: list[int]
-    ends_us: list[int]
-
-
-def _clocks(setting: Setting, programs: Programs) -> list[_Clock]:
-    """The times of 1F1B, rank by rank."""
-    listed = tuple(tuple(program) for program in programs)
-    schedule = Schedule(setting.placement, setting.num_micro_batches, listed)
-    lowered = lower(schedule, setting.costs)
-    line, first = simulate(lowered), lowered.first_node
-    spans = [slice(first[rank], first[rank] + len(program)) for rank, program in enumerate(listed)]
-    return [_Clock(line.start_us[span], line.end_us[span]) for span in spans]
 
 
 def _evicting(program: Sequence[Op], bound: int) -> list[Op]:
@@ -103,27 +89,27 @@ class _Guest(NamedTuple):
     op: Op
 
 
-def _guests(evicting: list[Op], clock: _Clock) -> list[_Guest]:
+def _guests(evicting: list[Op], spans: Sequence[OpSpan]) -> list[_Guest]:
     """Place HOST_FOR when the micro-batch was made, RETURN when there is memory for it again."""
     guests, place = [], -1
     for op in evicting:
         if op.kind == OpKind.OFFLOAD:
-            guests.append(_Guest(clock.ends_us[place], op._replace(kind=OpKind.HOST_FOR)))
+            guests.append(_Guest(spans[place].end_us, op._replace(kind=OpKind.HOST_FOR)))
         elif op.kind == OpKind.RELOAD:
-            guests.append(_Guest(clock.ends_us[place], op._replace(kind=OpKind.RETURN)))
+            guests.append(_Guest(spans[place].end_us, op._replace(kind=OpKind.RETURN)))
         else:
             place += 1
     return guests
 
 
-def _accepting(program: Iterable[Op], clock: _Clock, guests: list[_Guest]) -> list[Op]:
+def _accepting(program: Iterable[Op], spans: Sequence[OpSpan], guests: list[_Guest]) -> list[Op]:
     """Insert HOST_FOR before the op that runs at its time, RETURN before the next op."""
     before: dict[int, list[Op]] = {}
     for at_us, op in guests:
         if op.kind == OpKind.HOST_FOR:
-            place = bisect_right(clock.ends_us, at_us)
+            place = bisect_right(spans, at_us, key=lambda span: span.end_us)
         else:
-            place = bisect_left(clock.starts_us, at_us)
+            place = bisect_left(spans, at_us, key=lambda span: span.start_us)
         before.setdefault(place, []).append(op)
     ops: list[Op] = []
     for place, op in enumerate(program):

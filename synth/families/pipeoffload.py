@@ -15,6 +15,7 @@ activations. With two rounds PO-H holds D / 2 micro-batches of a stage, a quarte
 1F1B, which fill and drain faster.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ from synth.families._lib.family import Family, Programs, Setting
 from synth.families._lib.options import ChoiceOption, rounds
 from synth.op_kinds import MOVES, OpKind
 from synth.schedule.lowering.lower import lower
+from synth.schedule.measured.execution_trace import OpSpan, planned_spans
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.rank_memory import peak_bytes
@@ -58,9 +60,10 @@ def make(setting: Setting) -> Programs:
             "uniformly; give pipeoffload:1,full"
         )
     base = _base(setting)
+    times = planned_spans(simulate(lower(base, setting.costs)))
     moved = tuple(
-        tuple(_offloading(setting, program, clock))
-        for program, clock in zip(base.programs, _clocks(setting, base), strict=True)
+        tuple(_offloading(setting, program, spans[: len(program)]))
+        for program, spans in zip(base.programs, times, strict=True)
     )
     here, away = (
         zip(listed, peak_bytes(lower(replace(base, programs=listed), setting.costs)), strict=True)
@@ -90,21 +93,6 @@ def _grouped(setting: Setting) -> Setting:
     return replace(setting, options={**setting.options, "group": 0})
 
 
-class _Clock(NamedTuple):
-    """The starts and ends of a rank's ops."""
-
-    starts_us: list[int]
-    ends_us: list[int]
-
-
-def _clocks(setting: Setting, schedule: Schedule) -> list[_Clock]:
-    lowered = lower(schedule, setting.costs)
-    line, first = simulate(lowered), lowered.first_node
-    ends = [first[rank] + len(program) for rank, program in enumerate(schedule.programs)]
-    spans = [slice(*ends) for ends in zip(first, ends, strict=False)]
-    return [_Clock(line.start_us[span], line.end_us[span]) for span in spans]
-
-
 class _Move(NamedTuple):
     """A micro-batch of a stage: the places of its F, its B, and its RELOAD."""
 
@@ -113,9 +101,9 @@ class _Move(NamedTuple):
     reload: int
 
 
-def _offloading(setting: Setting, program: tuple[Op, ...], clock: _Clock) -> list[Op]:
+def _offloading(setting: Setting, program: tuple[Op, ...], spans: Sequence[OpSpan]) -> list[Op]:
     """A rank's program with its moves."""
-    moves = _in_time(setting, program, clock, _chosen(setting, program))
+    moves = _in_time(setting, program, spans, _chosen(setting, program))
     leaves = {move.forward for move in moves}
     returns: dict[int, list[Op]] = {}
     for move in sorted(moves, key=lambda move: move.backward):
@@ -141,7 +129,10 @@ def _chosen(setting: Setting, program: tuple[Op, ...]) -> list[tuple[int, int]]:
 
 
 def _in_time(
-    setting: Setting, program: tuple[Op, ...], clock: _Clock, chosen: list[tuple[int, int]]
+    setting: Setting,
+    program: tuple[Op, ...],
+    spans: Sequence[OpSpan],
+    chosen: list[tuple[int, int]],
 ) -> list[_Move]:
     """The moves that are out before they must come back, with the places of their RELOADs."""
     host, stages = setting.costs.links.host, setting.costs.stages
@@ -149,22 +140,22 @@ def _in_time(
     times_us = {s: host.transfer_us(stages[s].saved_bytes) for s in {op.stage for op in program}}
     arrived_us, free_us = {}, 0
     for forward, _ in sorted(chosen):
-        free_us = max(free_us, clock.ends_us[forward]) + times_us[program[forward].stage]
+        free_us = max(free_us, spans[forward].end_us) + times_us[program[forward].stage]
         arrived_us[forward] = free_us
-    moves, next_us = [], clock.ends_us[-1]
+    moves, next_us = [], spans[-1].end_us
     for forward, backward in reversed(chosen):
-        at_us = min(next_us, clock.starts_us[backward]) - times_us[program[backward].stage]
-        reload = _last_place(clock, backward, at_us)
+        at_us = min(next_us, spans[backward].start_us) - times_us[program[backward].stage]
+        reload = _last_place(spans, backward, at_us)
         if reload > forward + 1 and at_us >= arrived_us[forward]:
             moves.append(_Move(forward, backward, reload))
             next_us = at_us
     return moves
 
 
-def _last_place(clock: _Clock, backward: int, at_us: int) -> int:
+def _last_place(spans: Sequence[OpSpan], backward: int, at_us: int) -> int:
     """The last place, not after the backward, that the rank has reached by a moment."""
     place = backward
-    while place > 0 and clock.ends_us[place - 1] > at_us:
+    while place > 0 and spans[place - 1].end_us > at_us:
         place -= 1
     return place
 

@@ -86,7 +86,6 @@ def _places(setting: Setting, rank: int) -> list[_Place]:
 
 
 def barriers(options: Options) -> int:
-    """The barriers of an algorithm."""
     return _BARRIERS[str(options[_ALGORITHM.name])]
 
 

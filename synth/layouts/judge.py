@@ -14,7 +14,7 @@ from synth.costs.recomputed_layers import recomputing
 from synth.errors import SynthError
 from synth.estimates.outside_pipeline import OutsidePipeline, layers_of_ranks, update_us
 from synth.families import family_layout, family_of, family_placement, generate, overlapping
-from synth.layouts.judged import Bounded, JudgedLayout, LayoutTimes
+from synth.layouts.answer import Bounded, JudgedLayout, LayoutTimes
 from synth.layouts.layout_bounds import LayoutBounds
 from synth.layouts.question import LayoutQuestion, RunLayout
 from synth.layouts.runtime_rules import recomputes_layers
@@ -58,7 +58,6 @@ class _Watch:
         self._should_stop, self._until = should_stop, 0.0
 
     def begin(self, limit_s: float) -> None:
-        """Begin a part."""
         self._until = time.monotonic() + limit_s
 
     def is_over(self) -> bool:

@@ -8,7 +8,7 @@ from math import inf
 from synth.costs.costs import Costs
 from synth.estimates.layout import Layout, Recompute
 from synth.estimates.outside_pipeline import OutsidePipeline
-from synth.layouts.judged import Bounded, Unfit
+from synth.layouts.answer import Bounded, Unfit
 from synth.layouts.own_order_bound import OwnOrderBound
 from synth.layouts.pipeline_bound import Again, PipelineBound, PipelineSize
 from synth.layouts.question import LayoutQuestion, RunLayout

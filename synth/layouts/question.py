@@ -4,7 +4,8 @@ from dataclasses import dataclass, field, replace
 
 from synth.errors import SynthError
 from synth.estimates.device import Device
-from synth.estimates.estimated_profile import DEFAULT_OPTIMIZER, Estimator
+from synth.estimates.estimated_layer import DEFAULT_OPTIMIZER
+from synth.estimates.estimated_profile import Estimator
 from synth.estimates.factors import Factors
 from synth.estimates.layout import Layout, Precision, Recompute, Sharding, Software
 from synth.estimates.model_shape import ModelShape

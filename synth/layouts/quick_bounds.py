@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from synth.estimates.layout import Layout, Sharding
-from synth.layouts.judged import Unfit
-from synth.layouts.packing import least_of_fullest
-from synth.layouts.pipeline_bound import PipelineBound, PipelineSize
+from synth.layouts.answer import Unfit
+from synth.layouts.pipeline_bound import PipelineBound, PipelineSize, least_of_fullest
 from synth.layouts.question import LayoutQuestion, RunLayout
 
 

@@ -12,9 +12,8 @@ from math import inf
 from typing import NamedTuple, Protocol
 
 from synth.errors import SynthError
-from synth.layouts.answer import LayoutAnswer, kind_of
+from synth.layouts.answer import SOLVED, Bounded, JudgedLayout, LayoutAnswer, Unfit, kind_of
 from synth.layouts.judge import LayoutJudge, judged_plan
-from synth.layouts.judged import SOLVED, Bounded, JudgedLayout, Unfit
 from synth.layouts.layout_bounds import LayoutBounds, bounded_layouts
 from synth.layouts.legal import alike_layouts
 from synth.layouts.question import LayoutQuestion, RunLayout

@@ -10,8 +10,7 @@ from synth.costs.partition_costs import partition_costs
 from synth.costs.recomputed_layers import recomputing
 from synth.estimates.factors import Factors
 from synth.estimates.outside_pipeline import OutsidePipeline, layers_of_ranks
-from synth.layouts.answer import Stability
-from synth.layouts.judged import JudgedLayout
+from synth.layouts.answer import JudgedLayout, Stability
 from synth.layouts.layout_bounds import LayoutBounds
 from synth.layouts.question import LayoutQuestion
 from synth.schedule.model import Schedule

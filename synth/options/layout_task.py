@@ -12,7 +12,7 @@ from synth.estimates.estimated_profile import Estimator
 from synth.estimates.factors import software_of
 from synth.estimates.layout import Layout
 from synth.estimates.model_config import model_of
-from synth.layouts.judged import JudgedLayout
+from synth.layouts.answer import JudgedLayout
 from synth.layouts.named_layout import read_layout
 from synth.layouts.question import LayoutQuestion
 from synth.layouts.search import LayoutSearch, NamedLayout, OnProgress, SolvedPipeline

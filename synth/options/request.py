@@ -139,15 +139,13 @@ def announce_sizes(request: Request, held: str = "") -> None:
     )
 
 
-def failure_code(stopped_by: StoppedBy) -> ExitCode:
-    """Return the exit code of a search without the result asked for."""
-    codes = {StoppedBy.INFEASIBLE: ExitCode.INFEASIBLE, StoppedBy.INTERRUPT: ExitCode.INTERRUPTED}
-    return codes.get(stopped_by, ExitCode.NOTHING_FOUND)
-
-
 class NoSchedule(SynthError):
     """No schedule was found; the exit code shows whether that is proven."""
 
     def __init__(self, result: Result) -> None:
-        super().__init__(result.message or "no schedule was found")
-        self.exit_code = failure_code(result.stopped_by)
+        codes = {
+            StoppedBy.INFEASIBLE: ExitCode.INFEASIBLE,
+            StoppedBy.INTERRUPT: ExitCode.INTERRUPTED,
+        }
+        code = codes.get(result.stopped_by, ExitCode.NOTHING_FOUND)
+        super().__init__(result.message or "no schedule was found", code)

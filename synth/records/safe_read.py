@@ -173,3 +173,21 @@ def why_unreachable(path: Path) -> str | None:
         if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
             return error.strerror
     return None
+
+
+def read_object(path: Path, needed: str) -> dict[str, Any]:
+    """Return the object of a JSON file.
+
+    Args:
+        needed: what it should hold, for the error.
+
+    Raises:
+        SynthError: it cannot be read, is no JSON, or holds no object.
+    """
+    try:
+        found = parse_json(read_text(path, needed))
+    except ValueError as error:
+        raise SynthError(f"{path} is no JSON ({error}); give {needed}") from None
+    if not isinstance(found, dict):
+        raise SynthError(f"{path} holds no JSON object; give {needed}")
+    return found

@@ -25,7 +25,6 @@ from synth.schedule.lowering.collectives import CollectiveKind
 from synth.schedule.lowering.programs import Transfer, end_name
 from synth.schedule.measured.execution_trace import Communication
 from synth.schedule.ops import Op
-from synth.schedule.rank_memory import SlotLevels, slot_levels
 from synth.units import format_bytes
 
 Event = dict[str, Any]
@@ -107,9 +106,9 @@ class _ChartEvents:
             series = "bytes" if caps is None else f"of {format_bytes(caps[rank])}"
             about = {"name": f"memory, {self.chart.title}", "ph": "C", "pid": rank}
             before = None
-            for at_us, level in self._levels_of(rank):
+            for start_us, end_us, level in self.chart.timed.memory_of(rank):
                 if level != before:
-                    yield {**about, "ts": at_us, "args": {series: level}}
+                    yield {**about, "ts": min(start_us, end_us), "args": {series: level}}
                 before = level
 
     def arrows(self) -> Iterator[list[_Point]]:
@@ -127,7 +126,6 @@ class _ChartEvents:
 
     @cached_property
     def _op_slices(self) -> dict[int, _Slice]:
-        """The slices of ops by node."""
         return {
             node: _Slice(
                 _Track(rank, "", self.place, f"ops, {self.chart.title}"), *self._times_us(node)
@@ -177,10 +175,6 @@ class _ChartEvents:
         return {node: one for node, one in each if timed.known[node]}
 
     @cached_property
-    def _levels(self) -> SlotLevels:
-        return slot_levels(self.chart.timed.lowered)
-
-    @cached_property
     def _critical(self) -> set[int]:
         return set(self.chart.timed.path.tolist())
 
@@ -188,24 +182,13 @@ class _ChartEvents:
         timed = self.chart.timed
         return int(timed.start_us[node]), int(timed.end_us[node])
 
-    def _levels_of(self, rank: int) -> Iterator[tuple[int, int]]:
-        """Yield moments and the memory from then on: between ops, and while each runs."""
-        first = self.chart.timed.lowered.first_node
-        at_us = 0
-        for node in range(first[rank], first[rank + 1]):
-            start_us, end_us = self._times_us(node)
-            yield min(at_us, start_us), int(self._levels.waiting[node + rank])
-            yield start_us, int(self._levels.running[node + rank])
-            at_us = end_us
-        yield at_us, int(self._levels.waiting[first[rank + 1] + rank])
-
     def _about_op(self, node: int, op: Op, rank: int) -> Event:
         timed = self.chart.timed
         found: Event = {"stage": op.stage, "layers": self.chart.stages[op.stage]}
         if op.replica:
             found["replica"] = op.replica
         found["micro-batch"] = op.microbatch
-        found["memory while it runs, bytes"] = int(self._levels.running[node + rank])
+        found["memory while it runs, bytes"] = int(timed.levels.running[node + rank])
         if timed.is_measured:
             found["planned, us"] = timed.lowered.durations_us[node]
         if timed.awaited[node] >= 0:
@@ -274,7 +257,6 @@ def _points(slices: Sequence[_Slice]) -> list[_Point]:
 
 
 def _arrow(number: int, points: Sequence[_Point], numbers: dict[_Track, int]) -> Iterator[Event]:
-    """Yield the flow events of an arrow."""
     last = len(points) - 1
     for place, (drawn, at_us) in enumerate(points):
         phase = "s" if place == 0 else "f" if place == last else "t"

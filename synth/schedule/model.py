@@ -47,7 +47,6 @@ class Placement:
 
     @property
     def num_ranks(self) -> int:
-        """Number of ranks."""
         return max(map(max, (*self.ranks, *self.of_backwards))) + 1
 
     @cached_property
@@ -177,7 +176,6 @@ class Schedule:
 
     @property
     def num_ranks(self) -> int:
-        """Number of ranks."""
         return len(self.programs)
 
     @cached_property

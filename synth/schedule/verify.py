@@ -100,7 +100,8 @@ def _check_shape(schedule: Schedule, costs: Costs) -> None:
             "the placement of backwards has other copies or stages than that of forwards; give a "
             "rank for the backwards of each stage copy"
         )
-    if placement.backward_ranks is not None and not _is_from_host(schedule):
+    is_from_host = schedule.weights is not None and schedule.weights.weights == Route.HOST
+    if placement.backward_ranks is not None and not is_from_host:
         raise ScheduleError(
             "backwards run on other ranks than forwards, which both need the stage's weights; give "
             "homes, and the host as the route of weights and gradients"
@@ -113,10 +114,6 @@ def _check_shape(schedule: Schedule, costs: Costs) -> None:
     buffering = schedule.buffering
     if schedule.num_micro_batches < 1 or min(buffering.receive_ahead, buffering.send_behind) < 0:
         raise ScheduleError("a schedule needs at least one micro-batch and buffering ≥ 0")
-
-
-def _is_from_host(schedule: Schedule) -> bool:
-    return schedule.weights is not None and schedule.weights.weights == Route.HOST
 
 
 def _check_ops_exist(arrays: OpArrays) -> None:

@@ -44,32 +44,34 @@ def import_modules(package: str) -> None:
 
 
 @cache
-def docstrings(package: str, function: str) -> tuple[tuple[str, str], ...]:
-    """Return the module name and the docstring of a function, for each module that defines it.
+def docstrings(package: str, ending: str) -> tuple[tuple[str, str], ...]:
+    """Return the docstring of each class whose name is that of its module with an ending.
 
     Docstrings are read from the source. Only a module without source is imported.
 
     Args:
         package: the full name of an imported package.
+        ending: of the classes: with `Request`, `CheckRequest` of the module `check` is one.
+
+    Returns:
+        The names of the modules, without the `_` behind a keyword, each with the docstring.
     """
     path = importlib.import_module(package).__path__
-    texts = {
-        found.name.rpartition(".")[2]: _docstring(found.name, function)
-        for found in pkgutil.iter_modules(path, f"{package}.")
-        if not found.ispkg
-    }
-    return tuple((name, text) for name, text in texts.items() if text is not None)
+    names = [each.name for each in pkgutil.iter_modules(path, f"{package}.") if not each.ispkg]
+    parts = {name: name.rpartition(".")[2].rstrip("_") for name in names}
+    texts = {part: _docstring(name, f"{part.title()}{ending}") for name, part in parts.items()}
+    return tuple((part, text) for part, text in texts.items() if text is not None)
 
 
-def _docstring(module: str, function: str) -> str | None:
-    """Return the docstring of a function of a module; None: there is no such function."""
+def _docstring(module: str, name: str) -> str | None:
+    """Return the docstring of a class of a module; None: there is no such class."""
     spec = importlib.util.find_spec(module)
     loader = None if spec is None else spec.loader
     source = loader.get_source(module) if isinstance(loader, InspectLoader) else None
     if source is None:
-        defined = getattr(importlib.import_module(module), function, None)
+        defined = getattr(importlib.import_module(module), name, None)
         return None if defined is None else inspect.getdoc(defined) or ""
     for node in ast.parse(source).body:
-        if isinstance(node, ast.FunctionDef) and node.name == function:
+        if isinstance(node, ast.ClassDef) and node.name == name:
             return inspect.cleandoc(ast.get_docstring(node) or "")
     return None

@@ -131,7 +131,6 @@ class Answers:
             return {"error": one_line(error)}
 
     def explain(self, given: ScheduleRequest) -> dict[str, Any]:
-        """Explain a schedule."""
         drawn = self.drawings.of(given.setting, given.source)
         return {"text": self.text(drawn, explain_schedule(drawn.plan, drawn.timeline))}
 
@@ -141,7 +140,6 @@ class Answers:
         return above + self._explained(found)
 
     def export(self, given: SaveRequest) -> dict[str, Any]:
-        """Return a download."""
         if given.kind == Download.PROFILE:
             return profile_download(self.drawings.profile(given.setting))
         return download(self.drawings.of(given.setting, given.source), given.kind)

@@ -36,6 +36,7 @@ from synth.schedule.verify import check_caps, verify
 from synth.ui.limits import Limits, named_stages
 from synth.ui.models import Models, Recent, is_of_model
 from synth.ui.setting import PipelineSetting, ShownSchedule
+from synth.units import counted
 
 # Seconds for an even partition, whose search is cut short behind them.
 _PARTITION_S = 1.0
@@ -106,7 +107,9 @@ class Drawings:
 
     def __init__(self, models: Models, limits: Limits) -> None:
         self._models, self._limits = models, limits
-        self._kept: Recent[DrawnSchedule] = Recent(_num_ops, _KEPT * limits.most_ops)
+        self._kept: Recent[DrawnSchedule] = Recent(
+            lambda drawn: sum(map(num_ops, drawn.plan.programs)), _KEPT * limits.most_ops
+        )
         self._even: Recent[tuple[int, ...]] = Recent()
 
     def of(self, setting: PipelineSetting, source: ShownSchedule) -> DrawnSchedule:
@@ -147,7 +150,7 @@ class Drawings:
         has_model = is_of_model(plan, profile)
         pairs = [
             (f"m = {plan.num_micro_batches}", f"m = {setting.micro_batches}"),
-            (_ranks(plan.num_ranks), _ranks(setting.ranks)),
+            (counted(plan.num_ranks, "rank"), counted(setting.ranks, "rank")),
         ]
         if has_model and plan.profile_fingerprint != profile.fingerprint():
             pairs.append(("other links", "their own"))
@@ -254,14 +257,6 @@ def _key(name: str, setting: PipelineSetting, profile: Profile) -> tuple[Any, ..
     """Return all that a published schedule depends on."""
     sizes = (setting.ranks, setting.micro_batches, setting.partition, setting.mem_limit)
     return name, profile.fingerprint(), sizes
-
-
-def _num_ops(drawn: DrawnSchedule) -> int:
-    return sum(map(num_ops, drawn.plan.programs))
-
-
-def _ranks(count: int) -> str:
-    return f"{count} {'rank' if count == 1 else 'ranks'}"
 
 
 def _of_plan(plan: Plan, caps: tuple[int, ...] | None) -> DrawnSchedule:

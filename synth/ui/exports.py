@@ -9,7 +9,7 @@ from synth.interop.export_format import ExportFormat
 from synth.interop.exported import exported_texts, losses
 from synth.profile import Profile
 from synth.report.chart.chart import Chart
-from synth.report.picture.png import png_bytes
+from synth.report.picture.formats import png_bytes
 from synth.report.picture.schedule import schedule_picture
 from synth.system.extras import require
 from synth.ui.drawing import DrawnSchedule
@@ -69,12 +69,9 @@ def profile_download(profile: Profile) -> dict[str, Any]:
 def _files(contents: dict[str, str | bytes], notes: list[str] | None = None) -> dict[str, Any]:
     return {
         "files": [
-            {"name": name, "data": base64.b64encode(_bytes(text)).decode("ascii")}
+            {"name": name, "data": base64.b64encode(data).decode("ascii")}
             for name, text in contents.items()
+            for data in [text.encode() if isinstance(text, str) else text]
         ],
         "notes": notes or [],
     }
-
-
-def _bytes(contents: str | bytes) -> bytes:
-    return contents.encode() if isinstance(contents, str) else contents

@@ -87,7 +87,6 @@ class Job:
         return self._stopped_because == self._by_limit
 
     def start(self) -> None:
-        """Begin."""
         self._thread.start()
         self._limit.start()
         self._wait_alone()
@@ -231,7 +230,6 @@ class PlanSearch:
         self._models = models
 
     def __call__(self, job: Job) -> None:
-        """Search."""
         asked = read_solve(self._arguments)
 
         def take(found: Incumbent) -> None:
@@ -283,7 +281,6 @@ class CurveTrace:
         self._models = models
 
     def __call__(self, job: Job) -> None:
-        """Trace."""
 
         def take(curve: MemoryCurve) -> None:
             job.tell(lambda: self._state([_ended(plan, job) for plan in curve.points], curve))

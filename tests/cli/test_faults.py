@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from synth.cli.answer.run import stopped_after
+from synth.cli.work.run import stopped_after
 from synth.profile.workload import Workload
 from tests.cli.conftest import TINY, Synth, make_run_plan
 from tests.cli.worker_processes import end, read_until, workers_of

@@ -10,7 +10,7 @@ from synth.errors import SynthError
 from synth.system.discovery import docstrings
 from tests.cli.conftest import Synth
 
-COMMANDS = [name for name, _ in docstrings("synth.cli", "command")]
+COMMANDS = [name for name, _ in docstrings("synth.cli", "Request")]
 
 
 def parse(command: Any, *words: str) -> None:

@@ -1,7 +1,6 @@
 """What `synth profile` prints of the layers that it measured."""
 
-from synth.cli.answer.profile import profile_summary
-from synth.cli.answer.whole_step import whole_step_lines
+from synth.cli.answer.profile import profile_summary, whole_step_lines
 from synth.profile import Profile
 from synth.profile.tied_parameters import TiedParameters
 from synth.profile.whole_step import HeldPeak, Turns, WholeStep

@@ -10,7 +10,7 @@ import typer
 from pydantic import NonNegativeInt
 from typer.testing import CliRunner
 
-from synth.cli.read.record_options import with_records
+from synth.cli.read.record_options import with_record
 from synth.cli.run import RunRequest
 from synth.errors import SynthError
 from synth.options.arguments.compare import CompareArguments
@@ -32,13 +32,9 @@ from synth.run_options.train_options import TrainOptions
 def parsed(*words: str) -> RunRequest:
     """The request that `synth run` makes of some options."""
     seen: list[RunRequest] = []
-
-    def command(request: RunRequest) -> None:
-        seen.append(request)
-
     app = typer.Typer()
-    app.command()(with_records(command))
-    CliRunner().invoke(app, words, catch_exceptions=False)
+    app.command()(with_record(RunRequest, seen.append))
+    CliRunner().invoke(app, ["plan.json", *words], catch_exceptions=False)
     (request,) = seen
     return request
 
@@ -62,7 +58,7 @@ def test_every_field_is_an_option(record: type[Record]) -> None:
 
 
 def test_no_options_make_the_defaults_of_the_record() -> None:
-    assert parsed() == RunRequest()
+    assert parsed() == RunRequest(plan=Path("plan.json"))
 
 
 def test_options_reach_the_records_within_and_come_unchanged_to_a_worker(tmp_path: Path) -> None:
@@ -93,11 +89,8 @@ def test_an_option_stands_where_its_record_puts_it_and_has_the_limits_of_its_typ
         last: Annotated[bool, CommandOption("Last.")] = False
         second: Annotated[int | None, After("--first"), CommandOption("Second.")] = None
 
-    def command(late: Late) -> None:
-        print(late)
-
     app = typer.Typer()
-    app.command()(with_records(command))
+    app.command()(with_record(Late, print))
     options = [p.opts[0] for p in typer.main.get_command(app).params]
     assert options[:3] == ["--first", "--second", "--last"]
     refused = CliRunner().invoke(app, ["--first", "-1"])
@@ -115,11 +108,8 @@ def test_a_group_without_a_default_has_required_options_and_arguments() -> None:
         needed: Needed
         last: Annotated[bool, CommandOption("Last.")] = False
 
-    def command(whole: Whole) -> None:
-        print(repr(whole.needed), whole.last)
-
     app = typer.Typer()
-    app.command()(with_records(command))
+    app.command()(with_record(Whole, lambda whole: print(repr(whole.needed), whole.last)))
     made = CliRunner().invoke(app, ["here", "-c", "2", "--last"])
     assert made.output == "Needed(place='here', count=2, size=1) True\n"
     for missing, words in (("PLACE", ["-c", "2"]), ("--count", ["here"])):
@@ -144,12 +134,8 @@ SAME: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("words", "values"), SAME)
 def test_texts_and_values_make_the_same_record(words: str, values: dict[str, Any]) -> None:
     made: list[SolveArguments] = []
-
-    def command(arguments: SolveArguments) -> None:
-        made.append(arguments)
-
     app = typer.Typer()
-    app.command()(with_records(command))
+    app.command()(with_record(SolveArguments, made.append))
     size = ["mine.json", "--ranks", "2", "--micro-batches", "4"]
     CliRunner().invoke(app, [*size, *words.split()], catch_exceptions=False)
     of_python = {"profile": Path("mine.json"), "ranks": 2, "micro_batches": 4.0, **values}

@@ -16,7 +16,7 @@ def help_of(command: str) -> str:
 
 HELP = GoldenSet(
     "help",
-    [_PROGRAM, *(name for name, _ in docstrings("synth.cli", "command"))],
+    [_PROGRAM, *(name for name, _ in docstrings("synth.cli", "Request"))],
     help_of,
     as_texts=True,
 )

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from benchmarks.page_tables.commands import Row, by_schedule, compared, rows_of, solved
 from benchmarks.page_tables.page_table import PageTable
 from benchmarks.results_file import markdown_table
-from synth.report.text.partitions import runs_text
+from synth.report.text.tables import runs_text
 
 _RIVALS = (
     "--only gpipe --only 1f1b --only interleaved:3 --only breadth-first:3 --only zb-v "

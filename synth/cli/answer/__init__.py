@@ -1,1 +1,1 @@
-"""Answers of the commands: tables, sentences, JSON."""
+"""What several commands print: tables, sentences, JSON."""

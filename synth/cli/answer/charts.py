@@ -25,7 +25,7 @@ from synth.records.safe_write import write_atomically
 from synth.report.chart.chart import Chart
 from synth.report.chart.excerpt import Excerpt
 from synth.report.explain.overlay import Overlay
-from synth.report.html.page import page
+from synth.report.html.page import ScheduleMenu, page
 from synth.report.perfetto import perfetto_json
 from synth.report.picture.formats import save_picture
 from synth.report.picture.schedule import schedule_picture
@@ -72,7 +72,6 @@ class ChartSet:
         return cls(title, tuple(charts), by_rank=has_run)
 
     def write_page(self, path: Path) -> None:
-        """Write a page for a browser."""
         write_atomically(path, page(self.title, self.charts, by_rank=self.by_rank))
         talk(f"written: {path}")
 
@@ -148,3 +147,9 @@ def _known(plan: Plan) -> str:
         return "its stages are parts of embedding and head, which no other published schedule has"
     made = generate_for(plan.placed, plan.num_micro_batches, plan.costs, plan.caps_bytes)
     return f"on its placement there are: {', '.join(sorted(name for name, _ in made))}"
+
+
+def write_choice(path: Path, title: str, charts: Sequence[Chart], menu: ScheduleMenu) -> None:
+    """Write a page with schedules to choose from."""
+    write_atomically(path, page(title, charts, menu=menu))
+    talk(f"written: {path}")

@@ -10,8 +10,7 @@ from synth.profile.estimate import ESTIMATED
 from synth.profile.throughput import Throughput, throughput
 from synth.report.text.canvas import letter
 from synth.report.text.pareto import Mark, Pareto, plot
-from synth.report.text.partitions import by_partition, listed
-from synth.report.text.tables import fitted_table, places, size_unit, table
+from synth.report.text.tables import by_partition, fitted_table, listed, places, size_unit, table
 from synth.units import counted
 
 # Width in columns that fits any terminal.
@@ -46,9 +45,10 @@ def as_text(comparison: Comparison, width: int) -> str:
     """Return table, plot and refusals for a terminal."""
     pareto = drawn(comparison)
     proofs = _proofs(comparison)
+    rows = fitted_table(*head_and_rows(comparison, pareto), width, _SPARE)
     parts = [
         *estimate_lines(comparison.question.profile)[:1],
-        f"{_table(comparison, pareto, width)}\n\n{_legend(comparison)}",
+        f"{rows}\n\n{_legend(comparison)}",
         *(["\n".join(proofs)] if proofs else []),
     ]
     parts += _variants(comparison)
@@ -79,10 +79,6 @@ def _rule(reason: str) -> str:
     """
     rule = reason.splitlines()[0].split(";")[0]
     return rule if rule.startswith("no schedule fits") else rule.split(": ")[0]
-
-
-def _table(comparison: Comparison, pareto: Pareto, width: int) -> str:
-    return fitted_table(*head_and_rows(comparison, pareto), width, _SPARE)
 
 
 class _Column(NamedTuple):

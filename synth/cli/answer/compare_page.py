@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from synth.cli.answer.choice_page import write_choice
+from synth.cli.answer.charts import write_choice
 from synth.cli.answer.compare import drawn, head_and_rows
 from synth.cli.answer.output import talk
 from synth.plan.comparison import Comparison, Entry

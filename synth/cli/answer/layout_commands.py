@@ -24,7 +24,7 @@ from synth.interop.recomputation import (
     torchtitan_ops,
 )
 from synth.interop.torchtitan import to_torchtitan, torchtitan_parts
-from synth.layouts.judged import SOLVED, JudgedLayout
+from synth.layouts.answer import SOLVED, JudgedLayout
 from synth.options.layout_task import LayoutTask
 from synth.options.values import written_partition
 from synth.plan.runtimes import Runtime

@@ -24,17 +24,11 @@ _UNDECIDED = (
 )
 
 
-class Infeasible(SynthError):
-    """Proven in closed form, before any search."""
-
-    exit_code = ExitCode.INFEASIBLE
-
-
 def preview(asked: SolveTask, format: Format) -> None:
     """Answer with stages, costs and limits, or with the least memory of each candidate.
 
     Raises:
-        Infeasible: no schedule is within the memory limits; the message has the reason and a way
+        SynthError: no schedule is within the memory limits; the message has the reason and a way
             out.
     """
     request, space = asked.request, asked.space
@@ -90,7 +84,8 @@ def _preview_placements(asked: SolveTask, space: Placements, format: Format) -> 
         answer("\n".join((table(header, rows), "", *refused, asked.request.limit.explanation)))
     if all(shortages):
         least = needs.index(min(needs))
-        raise Infeasible(why_all_infeasible(candidates[least].name, shortages[least] or ""))
+        why = why_all_infeasible(candidates[least].name, shortages[least] or "")
+        raise SynthError(why, ExitCode.INFEASIBLE)
 
 
 def _preview_one(request: Request, format: Format, flush_free: FlushFreeProblem | None) -> None:
@@ -112,7 +107,7 @@ def _preview_one(request: Request, format: Format, flush_free: FlushFreeProblem 
         if flush_free is not None:
             answer(_versions(flush_free))
     if shortage is not None:
-        raise Infeasible(shortage)
+        raise SynthError(shortage, ExitCode.INFEASIBLE)
     if format == Format.TEXT and request.problem.caps_bytes is not None:
         answer(_feasibility(request) if flush_free is None else _UNDECIDED)
 

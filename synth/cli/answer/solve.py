@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from synth.cli.answer.idle import idle_line
+from synth.cli.answer.baselines import baselines_table
 from synth.cli.answer.least_memory import memory_json, memory_text
 from synth.cli.answer.output import (
     conditions_json,
@@ -13,7 +13,7 @@ from synth.cli.answer.output import (
     window_columns,
     wrapped,
 )
-from synth.cli.answer.versions import steady_json, steady_text
+from synth.cli.answer.show import idle_line, steady_lines, version_lines
 from synth.objective import Objective
 from synth.op_kinds import OpKind
 from synth.option_names import named
@@ -23,15 +23,16 @@ from synth.plan.choose.left_out import best_left_out
 from synth.plan.memory_curve.target_proof import TargetProof
 from synth.plan.reason import reason_of
 from synth.plan.runtimes import Runtime
-from synth.report.text.baselines import Contender, baselines_table
-from synth.report.text.partitions import by_partition, listed
 from synth.report.text.plan_table import plan_table
-from synth.report.text.tables import recomputed_places
+from synth.report.text.tables import by_partition, listed, recomputed_places, size_unit, table
 from synth.schedule.files.plan_file import Plan
+from synth.schedule.lowering.lower import Lowered
 from synth.schedule.model import Schedule
 from synth.schedule.recomputed_stages import recomputed
+from synth.schedule.simulate import Timeline
+from synth.schedule.version_facts import largest_versions
 from synth.search.outcome import StoppedBy
-from synth.solver.result import Baseline, Result
+from synth.solver.result import Baseline, Result, SteadyBaseline, SteadyProof
 from synth.units import format_us
 
 # The published schedules beside the one found, and how many more make no difference.
@@ -66,7 +67,7 @@ def as_text(
         (
             *estimate_lines(request.profile),
             *([memory_text(result, proof), ""] if isinstance(proof, TargetProof) else []),
-            baselines_table(_contenders(request, result, shown), objective, window_columns()),
+            _table_of(request, result, shown),
             *([f"({missing} more published schedules: --all)"] if missing else []),
             *_own_partitions(request, shown),
             *(["", more] if more else []),
@@ -165,25 +166,14 @@ def worth_showing(rivals: list[Baseline], objective: Objective, found_us: int) -
     return kept + others[: _SHOWN - len(kept)]
 
 
-def _contenders(request: Request, result: Result, rivals: list[Baseline]) -> list[Contender]:
-    """Return published schedules, slowest first, then the one found."""
-    has_cap, objective = request.problem.caps_bytes is not None, request.problem.objective
+def _table_of(request: Request, result: Result, rivals: list[Baseline]) -> str:
+    """Return the table of published schedules, slowest first, and of the one found."""
+    problem, objective = request.problem, request.problem.objective
     assert result.timeline is not None and result.peak_bytes is not None
     ours = Baseline.of("this plan", result.timeline, result.peak_bytes, fits=True)
-    slowest_first = sorted(rivals, key=lambda rival: -objective.value_us(rival))
-    return [
-        Contender(
-            one.name,
-            one.makespan_us,
-            period_us=one.period_us,
-            work_us=one.work_us,
-            mean_work_us=one.mean_work_us,
-            peak_bytes=one.peak_bytes,
-            fits=one.fits if has_cap else None,
-            throughput=request.throughput(one),
-        )
-        for one in (*slowest_first, ours)
-    ]
+    listed = [*sorted(rivals, key=lambda rival: -objective.value_us(rival)), ours]
+    has_cap, speed = problem.caps_bytes is not None, request.throughput
+    return baselines_table(listed, objective, speed, window_columns(), has_cap=has_cap)
 
 
 def _own_partitions(request: Request, rivals: list[Baseline]) -> list[str]:
@@ -268,3 +258,81 @@ def _faster_elsewhere(request: Request, result: Result) -> list[str]:
 def _less(value_us: int, found_us: int) -> str:
     """Return `1.19 s, 3.1 % less`."""
     return f"{format_us(value_us)}, {1 - value_us / found_us:.1%} less"
+
+
+def steady_text(plan: Plan, result: Result, simulated: tuple[Lowered, Timeline], limit: str) -> str:
+    """Return the table of schedules without a flush, the bounds, and the table of ranks.
+
+    Args:
+        plan: the result's plan.
+        simulated: the plan's schedule.
+        limit: explains the memory limit.
+    """
+    lowered, timeline = simulated
+    assert result.steady is not None
+    bounds = (
+        "the bound of all orders, in which stages take micro-batches in order, is from work, links "
+        "and the states of a stage; that of orders which repeat with every micro-batch is proven "
+        "by CP-SAT"
+    )
+    return "\n".join(
+        (
+            _table(result, lowered, result.steady),
+            "",
+            *version_lines(timeline),
+            *steady_lines(plan),
+            wrapped(bounds),
+            f"makespan {timeline.makespan_us / 1000:,.3f} ms with fill and drain",
+            f"status: {result.stopped_by} ({result.found_by}) after {result.wall_s:.1f} s",
+            limit,
+            "",
+            plan_table(plan, lowered, timeline),
+        )
+    )
+
+
+def _table(result: Result, lowered: Lowered, proof: SteadyProof) -> str:
+    assert result.peak_bytes is not None
+    has_cap, facts = result.problem.caps_bytes is not None, largest_versions(lowered)
+    peaks = result.peak_bytes
+    own = SteadyBaseline("this plan", proof.us, facts.delay, facts.alive, peaks, fits=True)
+    listed = (*proof.baselines, own)
+    factor, unit = size_unit(max(max(one.peak_bytes) for one in listed))
+    header = ["schedule", "ms of a\nmicro-batch", "delay", "versions", f"peak memory\n{unit}"]
+    rows = [
+        [
+            one.name,
+            "never full" if one.us is None else f"{one.us / 1000:,.3f}",
+            str(one.delay),
+            str(one.versions),
+            f"{max(one.peak_bytes) / factor:,.3f}",
+            *(["yes" if one.fits else "no"] if has_cap else []),
+        ]
+        for one in listed
+    ]
+    return table([*header, *(["fits"] if has_cap else [])], rows)
+
+
+def steady_json(proof: SteadyProof | None) -> dict[str, Any]:
+    """Return the steady state for scripts; nothing if the search was not for one."""
+    if proof is None:
+        return {}
+    return {
+        "steady": {
+            "micro_batch_us": proof.us,
+            "lower_bound_us": proof.lower_bound_us,
+            "gap": proof.gap,
+            "repeating_us": proof.repeating_us,
+            "rivals": [
+                {
+                    "name": one.name,
+                    "micro_batch_us": one.us,
+                    "delay": one.delay,
+                    "versions": one.versions,
+                    "peak_bytes": one.peak_bytes,
+                    "fits": one.fits,
+                }
+                for one in proof.baselines
+            ],
+        }
+    }

@@ -40,12 +40,6 @@ _MOST_WORK_S = 5.0
 _MOST_LOAD = 20
 
 
-class Interrupted(SynthError):
-    """Interrupted without a result."""
-
-    exit_code = ExitCode.INTERRUPTED
-
-
 def run_interruptibly(
     work: Callable[[threading.Event], _Result],
     until: float | None = None,

@@ -1,12 +1,10 @@
 """Checks of option values for all commands."""
 
-import functools
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from synth.errors import SynthError
 
@@ -44,19 +42,13 @@ def refuse_empty(words: Sequence[str]) -> None:
         )
 
 
-def within_limits(command: Callable[..., None]) -> Callable[..., None]:
-    """Wrap a command so that NaN, infinite or absurdly large numbers are refused."""
-
-    @functools.wraps(command)
-    def checked(**values: Any) -> None:
-        for name, value in values.items():
-            option = f"--{name.replace('_', '-')}"
-            if isinstance(value, float) and not math.isfinite(value):
-                raise SynthError(f"{option} {value} is no finite number; give one")
-            if isinstance(value, int) and abs(value) > MOST:
-                digits = str(value)
-                given = digits if len(digits) <= _SHOWN_DIGITS else f"{digits[:_SHOWN_DIGITS]}…"
-                raise SynthError(f"{option} {given} is too large; give at most {MOST}")
-        command(**values)
-
-    return checked
+def refuse_absurd(values: Mapping[str, object]) -> None:
+    """Refuse NaN, infinite and absurdly large numbers, of the options of a command by name."""
+    for name, value in values.items():
+        option = f"--{name.replace('_', '-')}"
+        if isinstance(value, float) and not math.isfinite(value):
+            raise SynthError(f"{option} {value} is no finite number; give one")
+        if isinstance(value, int) and abs(value) > MOST:
+            digits = str(value)
+            given = digits if len(digits) <= _SHOWN_DIGITS else f"{digits[:_SHOWN_DIGITS]}…"
+            raise SynthError(f"{option} {given} is too large; give at most {MOST}")

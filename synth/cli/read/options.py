@@ -1,10 +1,12 @@
 """Options that several commands share, besides those of `synth.options.arguments`."""
 
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
 from synth.records.command_option import CommandOption
+from synth.records.overwrite_guard import PICTURE
 
 ForceOption = Annotated[
     bool, CommandOption("Overwrite existing files even if synth did not write them.")
@@ -12,7 +14,6 @@ ForceOption = Annotated[
 
 # Most columns of a plot: far more than any terminal has.
 MOST_COLUMNS = 10_000
-
 
 Columns = Annotated[int, Field(ge=40, le=MOST_COLUMNS)]
 
@@ -23,3 +24,22 @@ def width_option(what: str, default: str) -> CommandOption:
 
 
 ChartWidthOption = Annotated[Columns | None, width_option("the chart", "the terminal's, or 100")]
+
+_NAMES = ("--picture", "--svg")
+_FORMATS = "SVG, PNG or PDF by the file's suffix. Can be repeated."
+
+PictureOption = Annotated[
+    list[Path] | None,
+    CommandOption(f"Write the picture here, as {_FORMATS}", names=_NAMES, metavar="FILE"),
+    PICTURE,
+]
+CurvePictureOption = Annotated[
+    list[Path] | None,
+    CommandOption(
+        f"Write the plot here, as {_FORMATS}",
+        names=_NAMES,
+        metavar="FILE",
+        default="-o with the suffix .svg",
+    ),
+    PICTURE,
+]

@@ -1,17 +1,44 @@
-"""Commands of the command line, from functions that take values."""
+"""Commands of the command line, from records of their options and functions that take these."""
 
+import inspect
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from contextvars import ContextVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 import typer.core
 import typer.main
 
-from synth.cli.progress.command import with_progress
-from synth.cli.read.arguments import within_limits
-from synth.cli.read.record_options import with_records
+from synth.cli.progress.line import progress_line
+from synth.cli.read.arguments import refuse_absurd
+from synth.cli.read.record_options import with_parameters, with_record
 from synth.errors import SynthError
+from synth.records.record import Record
+from synth.system.messages import silenced
+
+_Made = TypeVar("_Made", bound=Record)
+
+_QUIET = inspect.Parameter(
+    "quiet",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[
+        bool,
+        typer.Option(
+            "--quiet", "-q", help="Print the answer only, and warnings and errors if any."
+        ),
+    ],
+)
+
+# The names of the options and arguments that the command line gives, and how it writes them.
+_GIVEN: ContextVar[Mapping[str, str]] = ContextVar("GIVEN")
+
+
+def given_options() -> Mapping[str, str]:
+    """Return how the options are written that the running command was given, by their names."""
+    return _GIVEN.get()
 
 
 class _Command(typer.core.TyperCommand):
@@ -34,6 +61,7 @@ class _Command(typer.core.TyperCommand):
                 raise SynthError(
                     f"{names} is given more than once, and takes one value; give it once"
                 )
+        _GIVEN.set({each.name or "": each.opts[0] for each in self.params if each in given})
         return super().parse_args(ctx, args)
 
     def _in_full(self, args: list[str]) -> list[str]:
@@ -52,14 +80,31 @@ def may_repeat(option: Any) -> bool:
     return is_plain_flag or several or option.param_type_name == "argument"
 
 
-def parsed_command(name: str, function: Callable[..., None], settings: dict[str, Any]) -> Any:
-    """Return a command that parses its options, checks them, and calls a function with the values.
+def parsed_command(
+    name: str,
+    record: type[_Made],
+    work: Callable[[_Made], object],
+    settings: Mapping[str, Any],
+) -> Any:
+    """Return a command that parses its options into a record, and calls a function with it.
+
+    It has a line of progress and the option `--quiet`, which leaves out that line and all messages.
 
     Args:
-        function: its parameters are records, whose fields are options, or annotated for typer.
+        record: its fields are the options, and its docstring the help.
         settings: of the command's context.
     """
+    parsed = with_record(record, work)
+
+    def command(*, quiet: bool = False, **values: Any) -> None:
+        with ExitStack() as stack:
+            if quiet:
+                stack.enter_context(silenced())
+            stack.enter_context(progress_line(name))
+            refuse_absurd(values)
+            parsed(**values)
+
     alone = typer.Typer(add_completion=False)
-    command = with_progress(name, within_limits(with_records(function)))
-    alone.command(name, cls=_Command, context_settings=settings)(command)
+    with_parameters(command, [*inspect.signature(parsed).parameters.values(), _QUIET])
+    alone.command(name, cls=_Command, context_settings=dict(settings), help=record.__doc__)(command)
     return typer.main.get_command(alone)

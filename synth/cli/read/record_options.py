@@ -1,4 +1,4 @@
-"""Commands that take records: the fields of a record are the command's options.
+"""A command takes a record: the fields of the record are the command's options.
 
 A field is declared once, in its record. Its type, limits and default are those of the option, and
 its metadata is a `CommandOption` or a `CommandArgument`; without one it is no option.
@@ -7,11 +7,10 @@ group, or those of its type if the group has none. A group that is None by defau
 one of its options is given.
 """
 
-import functools
 import inspect
 import keyword
-from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin
 
 import typer
 from annotated_types import Ge, Gt, Le
@@ -31,6 +30,8 @@ from synth.records.command_option import (
 )
 from synth.records.record import Record
 
+_Made = TypeVar("_Made", bound=Record)
+
 
 class _Parameter(NamedTuple):
     """A field as a parameter of the command, and the name of the option that it follows."""
@@ -39,34 +40,26 @@ class _Parameter(NamedTuple):
     after: str | None
 
 
-def with_records(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command that takes the fields of its records, each as an option.
+def with_record(record: type[_Made], command: Callable[[_Made], object]) -> Callable[..., None]:
+    """Return a function that takes the fields of a record, each as an option, for a command.
 
     Raises:
         SynthError: the record's validators refuse the options; as those of its fields.
     """
-    parameters: list[inspect.Parameter] = []
-    records: dict[str, type[Record]] = {}
-    own: list[str] = []
-    for parameter in inspect.signature(command).parameters.values():
-        kind = parameter.annotation
-        if isinstance(kind, type) and issubclass(kind, Record):
-            records[parameter.name] = kind
-            parameters += _in_order(_parameters(kind, _own_defaults(kind)))
-        else:
-            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-            own.append(parameter.name)
 
-    @functools.wraps(command)
     def parsed(**values: Any) -> None:
-        made = {name: from_values(kind, values, _key) for name, kind in records.items()}
-        others = {name: value for name, value in values.items() if name in own}
-        command(**others, **made)
+        command(from_values(record, values, _key))
 
-    # Typer reads the options from these two.
-    parsed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    parsed.__annotations__ = {each.name: each.annotation for each in parameters}
-    return parsed
+    return with_parameters(parsed, _in_order(_parameters(record, _own_defaults(record))))
+
+
+def with_parameters(
+    function: Callable[..., None], parameters: Sequence[inspect.Parameter]
+) -> Callable[..., None]:
+    """Give a function the parameters that typer reads as its options."""
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    function.__annotations__ = {each.name: each.annotation for each in parameters}
+    return function
 
 
 def _in_order(found: Iterator[_Parameter]) -> list[inspect.Parameter]:

@@ -12,8 +12,7 @@ from synth.units import format_us
 
 
 def work(request: CalibrateRequest) -> None:
-    """Fit the three factors to measured runs."""
-    request.check_files()
+    request.check_files(request.runs)
     device = device_of(request.device)
     software = program_of(request.runs, request.software)
     runs = runs_of(request.runs, request.device, software, request.model)

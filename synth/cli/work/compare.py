@@ -7,7 +7,7 @@ from synth.cli.answer.compare import as_json, as_text, drawn
 from synth.cli.answer.compare_page import write_compare_page
 from synth.cli.answer.output import Format, answer, answer_json, percent, talk, window_columns
 from synth.cli.compare import CompareRequest
-from synth.cli.progress.interrupt import Interrupted, is_stop_asked, run_interruptibly
+from synth.cli.progress.interrupt import is_stop_asked, run_interruptibly
 from synth.cli.progress.line import current_line
 from synth.cli.progress.reporter import bound_of
 from synth.cli.read.plans import save_plans
@@ -29,10 +29,9 @@ _PAUSE_S = 5.0
 
 
 def work(request: CompareRequest) -> None:
-    """Compare the published schedules, each on its own placement, with those of the solver."""
     given = request.arguments
     deadline = Deadline.of(given.time_limit)
-    request.check_files()
+    request.check_files(given.pipeline.profile_file)
     asked = read_comparison(given)
     question = asked.question
     talk(
@@ -47,8 +46,9 @@ def work(request: CompareRequest) -> None:
     if request.format == Format.JSON:
         answer_json(as_json(comparison))
     if is_cut_short:
-        raise Interrupted("interrupted before the first schedule; run the same command again")
-    raise NothingToCompare(_reasons(comparison))
+        message = "interrupted before the first schedule; run the same command again"
+        raise SynthError(message, ExitCode.INTERRUPTED)
+    raise SynthError(_reasons(comparison), ExitCode.NOTHING_FOUND)
 
 
 def _compare(
@@ -87,12 +87,6 @@ def _reasons(comparison: Comparison) -> str:
         names.setdefault(refusal.reason, []).append(refusal.name)
     lines = [f"{', '.join(kept_out)}: {reason}" for reason, kept_out in names.items()]
     return "\n  ".join(lines if len(lines) < 2 else ["none of these schedules applies:", *lines])
-
-
-class NothingToCompare(SynthError):
-    """No schedule applies."""
-
-    exit_code = ExitCode.NOTHING_FOUND
 
 
 class _Progress:

@@ -5,13 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from synth.cli.answer.output import Format, answer, answer_json, talk
-from synth.cli.answer.run import early_ops_text, iterations_us, trace_of
 from synth.cli.emulate import EmulateRequest
-from synth.cli.progress.line import current_line
 from synth.cli.read.plans import load_checked, plan_estimate_lines
 from synth.cli.run import refuse_charts
-from synth.records.overwrite_guard import TRACE, check_replaceable
-from synth.records.safe_write import check_outputs
+from synth.cli.work.run import early_ops_text, iterations_us, results_of_ranks, trace_of
 from synth.report.explain.run_against_plan import (
     MeasuredRun,
     compare,
@@ -19,7 +16,6 @@ from synth.report.explain.run_against_plan import (
     shared_timeline,
 )
 from synth.report.text.gantt import render
-from synth.run_options.emulation_options import EmulationOptions
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.files.scaled import moved_bytes, scaled
 from synth.schedule.lowering.lower import Lowered
@@ -49,14 +45,12 @@ _LEFT_OUT = (
 )
 
 
-def work(plan: Path, request: EmulateRequest) -> None:
-    """Replay PLAN on emulated devices: one process per rank on this machine, no model needed."""
+def work(request: EmulateRequest) -> None:
     from synth.runtime.emulation.emulated_rank import check_replayable
 
-    check_outputs(request.trace, inputs=[plan])
-    check_replaceable(request.trace, TRACE, "--trace", request.force)
+    request.check_files(request.plan)
     refuse_charts(request.emulation.look_ahead, request.trace)
-    checked, lowered, _ = load_checked(plan)
+    checked, lowered, _ = load_checked(request.plan)
     checked.check_executable()
     sizes = request.sizes
     asked = scaled(checked, times=request.times, sizes=1.0 if sizes is None else sizes)
@@ -65,7 +59,10 @@ def work(plan: Path, request: EmulateRequest) -> None:
     lowered, _ = asked.check()
     options = request.emulation.replace(caps_bytes=asked.caps_bytes)
     check_replayable(lowered, options)  # before processes start
-    results = _emulate(asked, lowered, options)
+    with tempfile.TemporaryDirectory(prefix="synth-emulate-") as folder:
+        path = Path(folder) / "plan.json"
+        asked.save(path)
+        results = results_of_ranks(path, asked, lowered, options)
     if results is not None:
         made = trace_of(asked, results, Source.EMULATED, request.times)
         if request.trace is not None:
@@ -85,24 +82,6 @@ def _sizes_that_can_be_moved(lowered: Lowered, makespan_us: float) -> float:
             f"pass on in its time: all sizes are multiplied by {sizes:g} (--sizes 1 keeps them)"
         )
     return sizes
-
-
-def _emulate(plan: Plan, lowered: Lowered, options: EmulationOptions) -> "list[RankResult] | None":
-    """Return all ranks' results; None on a torchrun worker that is not the first."""
-    from synth.runtime.training.launch import launch
-    from synth.runtime.training.worker import work_inside_torchrun
-    from synth.runtime.world import under_torchrun
-
-    current_line().stop()  # the ranks print their steps
-
-    with tempfile.TemporaryDirectory(prefix="synth-emulate-") as folder:
-        path = Path(folder) / "plan.json"
-        plan.save(path)
-        if under_torchrun():
-            results: list[RankResult] | None = work_inside_torchrun(path, options)
-        else:
-            results = launch(path, plan, lowered, options)
-    return results
 
 
 def _report(

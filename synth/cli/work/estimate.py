@@ -13,8 +13,7 @@ from synth.units import counted
 
 
 def work(request: EstimateRequest) -> None:
-    """Compute the profile of a model on a device that need not be there."""
-    request.check_files()
+    request.check_files(request.arguments.model)
     estimator = estimator_of(request.arguments)
     command = shlex.join(("synth", *sys.argv[1:]))
     profile = estimator.profile(name=request.name, command=command, variants=True)

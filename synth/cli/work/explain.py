@@ -1,13 +1,12 @@
 """The work of `synth explain`."""
 
 import threading
-from pathlib import Path
 
 from synth.cli.answer.charts import ChartSet
 from synth.cli.answer.explain import explanation_text
 from synth.cli.answer.output import Format, answer, answer_json, talk
+from synth.cli.explain import EXPLAIN_LIMIT_S, ExplainRequest
 from synth.cli.progress.interrupt import run_interruptibly
-from synth.cli.read.explain_request import EXPLAIN_LIMIT_S, ExplainRequest
 from synth.cli.read.plans import estimate_on_trust, load_checked, plan_estimate_lines
 from synth.options.plan_profile import costs_of
 from synth.plan.explain.explanation import Explanation, explain
@@ -15,10 +14,9 @@ from synth.report.explain.overlay import Overlay
 from synth.solver.options import SolveOptions
 
 
-def work(plan_path: Path, request: ExplainRequest) -> None:
-    """Explain a plan, and compute what changes would give."""
-    request.check_files(plan_path)
-    plan, _, timeline = load_checked(plan_path)
+def work(request: ExplainRequest) -> None:
+    request.check_files(request.plan)
+    plan, _, timeline = load_checked(request.plan)
     profile = costs_of(plan, request.profile, request.link, {}, {})
     limit_s = request.time_limit or EXPLAIN_LIMIT_S
     options = SolveOptions(time_limit_s=limit_s, workers=request.workers)

@@ -32,21 +32,20 @@ _KINDS: dict[ExportFormat, FileKind] = {
 _STDOUT = Path("-")
 
 
-def work(plan_path: Path, request: ExportRequest) -> None:
-    """Write a schedule for another runtime; `synth import` reads PyTorch's CSV again."""
+def work(request: ExportRequest) -> None:
     to, output = request.to, None if request.output == _STDOUT else request.output
     names = _layer_names(to, request.layer or [])
     files = _files(to, output)
-    check_outputs(*files, inputs=[plan_path])
+    check_outputs(*files, inputs=[request.plan])
     for path, kind in files.items():
         check_replaceable(path, kind, "-o", request.force)
-    plan, _, _ = load_checked(plan_path)
+    plan, _, _ = load_checked(request.plan)
     texts = exported_texts(plan, to, names, *map(str, list(files)[1:]))
     if files:
         write_together(dict(zip(files, texts, strict=True)))
     else:
         answer(texts[0].removesuffix("\n"))
-    for note in losses(plan, str(plan_path), to, names):
+    for note in losses(plan, str(request.plan), to, names):
         talk(note)
     if output is not None:
         copies = len(plan.placement)

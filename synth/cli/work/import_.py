@@ -1,18 +1,14 @@
 """The work of `synth import`."""
 
-from pathlib import Path
-
 from synth.cli.answer.output import talk
-from synth.cli.read.import_request import ImportRequest
+from synth.cli.import_ import ImportRequest
 from synth.errors import SynthError
 from synth.interop.torch_csv_reader import read_torch_csv
 from synth.options.profiles import load_profile
 from synth.options.values import AUTO
 from synth.plan.partition.balance import balance
 from synth.plan.problem_arguments import sizes_on
-from synth.records.overwrite_guard import SCHEDULE, check_replaceable
 from synth.records.safe_read import read_text
-from synth.records.safe_write import check_outputs
 from synth.schedule.files.plan_file import Plan
 
 _APART = (
@@ -21,27 +17,26 @@ _APART = (
 )
 
 
-def work(schedule_path: Path, request: ImportRequest) -> None:
-    """Read a schedule in PyTorch's CSV format, verify it, and write it with what it costs."""
+def work(request: ImportRequest) -> None:
     if request.partition == AUTO:
         raise SynthError(
             f"--partition {request.partition} searches, which `synth import` does not; give even, "
             f"or layers per stage such as 3,3,2"
         )
-    check_outputs(request.output, inputs=[schedule_path, str(request.profile)])
-    check_replaceable(request.output, SCHEDULE, "-o", force=None)
+    path = request.schedule
+    request.check_files(path, str(request.profile))
     profile = load_profile(request.profile, request.link)
-    text = read_text(schedule_path, "a CSV of actions such as 0F0")
-    schedule, notes = read_torch_csv(text, schedule_path.stem)
+    text = read_text(path, "a CSV of actions such as 0F0")
+    schedule, notes = read_torch_csv(text, path.stem)
     if schedule.overlapped and not profile.has_pairs:
         schedule = schedule.one_after_the_other
         notes = (*notes, _APART)
     where = schedule.placement
     sizes = sizes_on(where, request.partition) or balance(profile, where)
-    plan = Plan.of(profile, sizes, schedule, arguments={"imported": schedule_path.name})
+    plan = Plan.of(profile, sizes, schedule, arguments={"imported": path.name})
     plan.save(request.output)
     for note in notes:
-        talk(f"note: {schedule_path}: {note}")
+        talk(f"note: {path}: {note}")
     talk(
         f"{request.output}: {plan.num_ranks} ranks, {len(sizes)} stages of "
         f"{','.join(map(str, sizes))} layers, {plan.num_micro_batches} micro-batches; "

@@ -8,14 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from synth.cli.answer.output import Format, answer, answer_json, talk, warn_of
-from synth.cli.answer.profile import profile_summary
-from synth.cli.answer.whole_step import whole_step_lines
+from synth.cli.answer.profile import profile_summary, whole_step_lines
 from synth.cli.profile import ProfileRequest
 from synth.cli.progress.line import current_line
 from synth.cli.read.own_model import file_of
+from synth.cli.read.parsed_command import given_options
 from synth.errors import SynthError
 from synth.interop.times_csv import from_times_csv
 from synth.profile import Profile
@@ -35,11 +33,10 @@ if TYPE_CHECKING:
     from synth.runtime.profiling.rank_processes import RankProcesses
 
 
-def work(context: typer.Context, model: str, request: ProfileRequest) -> None:
-    """Measure MODEL layer by layer: time and memory of F, B, W, BW and STEP."""
-    peak_flops = request.peak_flops
+def work(request: ProfileRequest) -> None:
+    model, peak_flops = request.model, request.peak_flops
     if model.lower().endswith(".csv"):
-        _check_only_of_times(context, model)
+        _check_only_of_times(model)
         _read_times(Path(model), request, peak_flops)
         return
     policies = request.recompute_policy or ()
@@ -103,13 +100,10 @@ _OF_TIMES = (
 )  # fmt: skip
 
 
-def _check_only_of_times(context: typer.Context, model: str) -> None:
+def _check_only_of_times(model: str) -> None:
     """Refuse options of a measurement."""
-    for parameter in context.command.params:
-        name = parameter.name or ""
-        source = context.get_parameter_source(name)
-        if name not in _OF_TIMES and source is not None and source.name == "COMMANDLINE":
-            option = parameter.opts[0]
+    for name, option in given_options().items():
+        if name not in _OF_TIMES:
             raise SynthError(
                 f"{option} is for measuring a model, and {model} has times that were measured; "
                 f"leave {option} out"

@@ -1,10 +1,9 @@
 """The work of `synth schema`."""
 
 import json
-from pathlib import Path
 
 from synth.cli.answer.output import answer, talk
-from synth.cli.schema import FileFormat
+from synth.cli.schema import FileFormat, SchemaRequest
 from synth.errors import SynthError
 from synth.plan.memory_curve.curve_file import MemoryCurve
 from synth.profile import Profile
@@ -16,8 +15,8 @@ from synth.schedule.files.plan_file import Plan
 from synth.schedule.measured.trace_file import Trace
 
 
-def work(file_format: FileFormat | None, folder: Path | None) -> None:
-    """Print the JSON Schema of a file format: profile, plan, trace, curve, checkpoint or run."""
+def work(request: SchemaRequest) -> None:
+    file_format, folder = request.file_format, request.folder
     if file_format is None and folder is None:
         names = ", ".join(FileFormat)
         raise SynthError(f"give a format ({names}), or --folder FOLDER for the schemas of all")

@@ -1,7 +1,5 @@
 """The work of `synth show`."""
 
-from pathlib import Path
-
 from synth.cli.answer.charts import ChartSet, chart_against
 from synth.cli.answer.output import Format, answer, answer_json, talk
 from synth.cli.answer.show import as_json, headline, steady_lines, version_lines
@@ -16,10 +14,9 @@ from synth.schedule.files.plan_file import Plan
 from synth.schedule.measured.execution_trace import moved_spans
 
 
-def work(plan_path: Path, request: ShowRequest) -> None:
-    """Draw a plan as a Gantt chart, with a table of its ranks."""
-    request.check_files(plan_path)
-    plan, lowered, timeline = load_checked(plan_path)
+def work(request: ShowRequest) -> None:
+    request.check_files()
+    plan, lowered, timeline = load_checked(request.plan)
     reason = reason_of(plan, lowered, timeline)
     excerpt = request.excerpt.read(plan.num_ranks)
     measured = request.measured

@@ -22,7 +22,6 @@ from synth.solver.result import Incumbent
 
 
 def work(request: SolveRequest) -> None:
-    """Find the best pipeline schedule that fits in memory, with a proven bound."""
     asked = read_solve(request.arguments)
     if request.dry_run:
         preview(asked, request.format)

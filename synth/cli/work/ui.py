@@ -9,8 +9,7 @@ from synth.cli.ui import UiRequest
 from synth.system.extras import require
 
 
-def work(shown: str | None, request: UiRequest) -> None:
-    """Serve the page until Ctrl-C."""
+def work(request: UiRequest) -> None:
     require("ui", ("starlette", "uvicorn"), "synth ui needs")
     from synth.ui.limits import LOCAL, public
     from synth.ui.serve import LOOPBACK, Address, Page, open_in_browser
@@ -21,7 +20,7 @@ def work(shown: str | None, request: UiRequest) -> None:
     if visitors.public:
         limits = public(visitors.search_limit, visitors.work_limit, visitors.most_ops)
     address = Address(visitors.listen or LOOPBACK, request.port or 0, visitors.host or ())
-    page = Page(Path.cwd(), limits, explanation_text, address, shown)
+    page = Page(Path.cwd(), limits, explanation_text, address, request.shown)
     answer(page.url)
     talk("open this address in a browser; Ctrl-C ends the page")
     if request.browser and not visitors.public:

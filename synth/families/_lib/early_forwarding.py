@@ -88,7 +88,6 @@ def _tails_of_ranks(setting: Setting) -> list[int]:
 
 
 def _micro_batches(setting: Setting, replica: int) -> range:
-    """Return the micro-batches of a copy."""
     total = setting.num_micro_batches
     share = -(-total // len(setting.placement.ranks))
     return range(replica * share, min((replica + 1) * share, total))

@@ -71,7 +71,6 @@ class Setting:
 
     @property
     def num_ranks(self) -> int:
-        """Number of ranks."""
         return self.placement.num_ranks
 
     @property

@@ -30,7 +30,6 @@ class Count:
     least: int = 1
 
     def __str__(self) -> str:
-        """The written form."""
         written = "a number of rounds" if self.name == ROUNDS else f"{self.name}=a number"
         return f"{written} from {self.least}"
 
@@ -49,7 +48,6 @@ class ChoiceOption:
         return self.words[0]
 
     def __str__(self) -> str:
-        """The written form."""
         return " or ".join(self.words)
 
 
@@ -61,7 +59,6 @@ class Replicas:
     default: str = "linear"
 
     def __str__(self) -> str:
-        """The written form."""
         return "the number of ranks of each stage (2-1) or of every stage (2)"
 
     def parse(self, part: str) -> str | None:
@@ -94,7 +91,6 @@ def rounds(default: int, least: int = 1) -> Count:
 
 
 def defaults(options: Sequence[Option]) -> dict[str, int | str]:
-    """The options' default values."""
     return {option.name: option.default for option in options}
 
 

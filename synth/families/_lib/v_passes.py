@@ -38,17 +38,14 @@ class PassCosts:
 
     @property
     def num_ranks(self) -> int:
-        """Number of ranks."""
         return len(self.took_us[0])
 
     @property
     def work_us(self) -> list[int]:
-        """The work of each rank."""
         return [self.num_micro_batches * sum(column) for column in zip(*self.took_us, strict=True)]
 
 
 def stage_of(number: int, rank: int, num_ranks: int) -> int:
-    """The stage of a pass on a rank."""
     return rank if number in (FIRST_F, FIRST_B) else 2 * num_ranks - 1 - rank
 
 

@@ -10,10 +10,9 @@ from synth.plan.tuning import SHARDED_PIPELINES
 from synth.plan.weight_passing.gather_moves import Program, numbered, unnumbered
 from synth.schedule.model import Schedule
 from synth.schedule.rank_memory import kept_bytes, slot_levels, static_bytes
-from synth.schedule.sharded_costs import sharded_costs
 from synth.schedule.sharded_pipelines import sharded_pipelines, side_by_side
 from synth.schedule.verify import lower_checked
-from synth.schedule.weight_flow import Sharded, WeightFlow
+from synth.schedule.weight_flow import Sharded, WeightFlow, sharded_costs
 from synth.solver.problem import Problem
 from synth.solver.weight_passing.free_bytes import FreeBytes
 from synth.solver.weight_passing.gradient_sums import rounds_of, take_sums

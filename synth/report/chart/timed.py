@@ -1,6 +1,8 @@
 """A schedule in time, planned or measured: what a chart of it shows."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 import numpy as np
@@ -17,6 +19,7 @@ from synth.schedule.arrays import Flags
 from synth.schedule.critical_path import path_to
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.measured.execution_trace import ExecutionTrace
+from synth.schedule.rank_memory import SlotLevels, slot_levels
 from synth.schedule.simulate import Timeline
 
 NOTHING = -1
@@ -44,6 +47,31 @@ class TimedSchedule:
     path: IntArray
     known: Flags
     is_measured: bool = False
+
+    @cached_property
+    def levels(self) -> SlotLevels:
+        """The memory of all ranks between ops, and while each runs."""
+        return slot_levels(self.lowered)
+
+    @cached_property
+    def last_us(self) -> int:
+        """The end of the last op."""
+        return int(self.end_us[: self.lowered.first_node[-1]].max(initial=0))
+
+    def nodes_of(self, rank: int) -> IntArray:
+        """Return the nodes of a rank's ops."""
+        return np.arange(*self.lowered.first_node[rank : rank + 2])
+
+    def memory_of(self, rank: int) -> Iterator[tuple[int, int, int]]:
+        """Yield start, end and bytes while a rank waits and while it runs an op, in turns."""
+        before_us, levels = 0, self.levels
+        for node in self.nodes_of(rank):
+            start_us, end_us = int(self.start_us[node]), int(self.end_us[node])
+            yield before_us, start_us, int(levels.waiting[node + rank])
+            yield start_us, end_us, int(levels.running[node + rank])
+            before_us = end_us
+        behind = self.lowered.first_node[rank + 1] + rank
+        yield before_us, self.last_us, int(levels.waiting[behind])
 
     @classmethod
     def of_timeline(cls, timeline: Timeline) -> Self:

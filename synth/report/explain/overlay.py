@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from synth.errors import SynthError
-from synth.report.explain.difference import Difference, explain_difference
+from synth.report.explain.difference import Difference, difference_text, explain_difference
 from synth.report.explain.run_against_plan import middle_step, shared_timeline
-from synth.report.text.difference import difference_text
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.files.scaled import scaled
 from synth.schedule.lowering.lower import Lowered

@@ -8,6 +8,7 @@ from itertools import chain, pairwise
 
 from synth.costs.costs import HOST, Costs
 from synth.op_kinds import OpKind
+from synth.report.explain.difference import difference_text
 from synth.report.explain.run_against_plan import (
     MeasuredRun,
     RunComparison,
@@ -16,7 +17,6 @@ from synth.report.explain.run_against_plan import (
     op_table,
     shared_timeline,
 )
-from synth.report.text.difference import difference_text
 from synth.report.text.tables import table
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered, Transfer, lower

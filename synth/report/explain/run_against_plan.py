@@ -8,9 +8,8 @@ from typing import Literal
 
 from synth.op_kinds import VISITS, OpKind
 from synth.records.record import Record
-from synth.report.explain.difference import Difference, explain_difference
+from synth.report.explain.difference import Difference, difference_text, explain_difference
 from synth.report.explain.overlapping import explain_overlapping
-from synth.report.text.difference import difference_text
 from synth.report.text.tables import table
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered, lower
@@ -94,6 +93,7 @@ def compare(plan: Plan, lowered: Lowered, run: MeasuredRun) -> RunComparison:
     shared = shared_timeline(lowered, run.processors, late=run.late)
     predicted_us, predicted_shared_us = _predict(lowered, shared, run)
     extra_bytes = run.extra_bytes or [0] * lowered.num_ranks
+    measured = [one.ops for one in run.executions] if run.ops is None else run.ops
     return RunComparison(
         plan=plan.name,
         processors=run.processors,
@@ -105,13 +105,9 @@ def compare(plan: Plan, lowered: Lowered, run: MeasuredRun) -> RunComparison:
         measured_p90_us=_quantile(run.step_us, 0.9),
         predicted_peak_bytes=tuple(map(sum, zip(plan.claim.peak_bytes, extra_bytes, strict=True))),
         measured_peak_bytes=tuple(run.peak_bytes),
-        ops=_compare_ops(lowered, planned_spans(shared), _measured_ops(run)),
+        ops=_compare_ops(lowered, planned_spans(shared), measured),
         difference=_explain(shared, run, predicted_shared_us),
     )
-
-
-def _measured_ops(run: MeasuredRun) -> Sequence[OpSpans]:
-    return [one.ops for one in run.executions] if run.ops is None else run.ops
 
 
 def _explain(planned: Timeline, run: MeasuredRun, predicted_us: int) -> Difference | None:

@@ -8,11 +8,10 @@ import numpy as np
 
 from synth.op_kinds import OpKind
 from synth.report.chart.chart import Chart
-from synth.report.chart.palette import COLOURS, MOVED_COLOURS, lightened
-from synth.report.chart.shades import most_stages, stage_places
+from synth.report.chart.palette import COLOURS, MOVED_COLOURS, lightened, most_stages, stage_places
 from synth.report.picture.scale import Scale
 from synth.schedule.ops import ValueKind
-from synth.schedule.rank_memory import SlotLevels, peak_bytes, slot_levels
+from synth.schedule.rank_memory import peak_bytes
 
 # Numbers in ops: their size, and the width of a digit in wide fonts, in pixels.
 NUMBER_SIZE = 11.0
@@ -46,7 +45,7 @@ class DrawnChart:
         has_edges: neighbours are separated by a white line.
         places: the place of each (stage, replica) among those of its rank.
         num_shades: the largest number of stages of a rank.
-        levels: the memory curves, if they are drawn.
+        has_memory: the memory curves are drawn.
         most_bytes: the upper end of the memory scale.
         moves: moves of saved activations, by rank; empty if there are none.
     """
@@ -58,7 +57,7 @@ class DrawnChart:
     has_edges: bool
     places: dict[tuple[int, int], int]
     num_shades: int
-    levels: SlotLevels | None
+    has_memory: bool
     most_bytes: int
     moves: dict[int, list[SavedMove]]
 
@@ -66,7 +65,7 @@ class DrawnChart:
     def of(cls, chart: Chart, x: Scale, ranks: Sequence[int], memory: bool) -> "DrawnChart":
         """Decide how some ranks of a chart are drawn on a time axis (in µs)."""
         timed, arrays = chart.timed, chart.timed.lowered.arrays
-        nodes = np.concatenate([np.arange(*nodes_of(chart, rank)) for rank in ranks])
+        nodes = np.concatenate([timed.nodes_of(rank) for rank in ranks])
         inside = (timed.end_us[nodes] > x.low) & (timed.start_us[nodes] < x.high)
         nodes = nodes[inside & (timed.end_us[nodes] > timed.start_us[nodes])]
         pixel_us = (x.high - x.low) / (x.end - x.start)
@@ -92,7 +91,7 @@ class DrawnChart:
             has_edges=mean >= _EDGES_FROM,
             places=stage_places(timed.lowered),
             num_shades=most_stages(timed.lowered),
-            levels=slot_levels(timed.lowered) if memory else None,
+            has_memory=memory,
             most_bytes=max(*peak_bytes(timed.lowered), *(chart.caps_bytes or ()), 1),
             moves=_moves(chart),
         )
@@ -111,18 +110,6 @@ class DrawnChart:
     def colour(self, kind: OpKind, place: int) -> str:
         """Return the colour of a kind on the stage at a place of its rank."""
         return lightened(COLOURS[kind], place / max(1, self.num_shades - 1))
-
-
-def nodes_of(chart: Chart, rank: int) -> tuple[int, int]:
-    """Return the first node of a rank's ops, and the one after its last."""
-    first = chart.timed.lowered.first_node
-    return first[rank], first[rank + 1]
-
-
-def last_us(chart: Chart) -> int:
-    """Return the end of a schedule's last op."""
-    num_ops = chart.timed.lowered.first_node[-1]
-    return int(chart.timed.end_us[:num_ops].max(initial=0))
 
 
 def _moves(chart: Chart) -> dict[int, list[SavedMove]]:

@@ -1,16 +1,40 @@
-"""The formats of pictures: which one a file's name asks for, and writing it."""
+"""The formats of pictures, SVG, PNG and PDF: which one a file's name asks for, and writing it."""
 
+import io
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 
 from synth.errors import SynthError
 from synth.records.safe_write import write_atomically
-from synth.report.picture.pdf import pdf_bytes
+from synth.report.picture.pdf import POINTS_PER_PIXEL, pdf_bytes
 from synth.report.picture.picture import Picture
-from synth.report.picture.png import png_bytes
 from synth.report.picture.svg import svg_text
 from synth.system.extras import require
+
+# Pixels of the file for each pixel of CSS: sharp in print, and on screens with small pixels.
+PIXELS = 2
+
+# By this text at its beginning a PNG is known as one made by synth.
+SOFTWARE = "synth"
+
+
+def png_bytes(picture: Picture) -> bytes:
+    """Return the file, `PIXELS` times as wide and high as the picture."""
+    import pypdfium2
+    from PIL.PngImagePlugin import PngInfo
+
+    document = pypdfium2.PdfDocument(pdf_bytes(picture))
+    try:
+        image = document[0].render(scale=PIXELS / POINTS_PER_PIXEL).to_pil()
+    finally:
+        document.close()
+    about = PngInfo()
+    about.add_text("Software", SOFTWARE)
+    file = io.BytesIO()
+    image.save(file, "PNG", pnginfo=about, dpi=(96 * PIXELS, 96 * PIXELS), optimize=True)
+    return file.getvalue()
+
 
 # The modules that PNG and PDF need.
 _NEEDED = ("reportlab", "pypdfium2")

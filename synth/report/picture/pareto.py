@@ -52,13 +52,10 @@ def pareto_picture(pareto: Pareto) -> Picture:
     for place, line in enumerate(numbered):
         picture.text((LEFT, HEIGHT + 8 + _KEY_LINE * place), line, "key")
     entries = [("front", "line", "Pareto front")]
-    entries += [(style, "dot", _MEANINGS[style]) for style in _MEANINGS if _has(labels, style)]
+    drawn = {label.style for label in labels}
+    entries += [(style, "dot", text) for style, text in _MEANINGS.items() if style in drawn]
     draw_legend(picture, entries + ([("limit", "line", "memory limit")] if limits else []))
     return picture
-
-
-def _has(labels: list[Label], style: str) -> bool:
-    return any(label.style == style for label in labels)
 
 
 def _wrapped(entries: list[str]) -> list[str]:

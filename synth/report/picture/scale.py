@@ -25,7 +25,6 @@ class Scale:
         return cls(low, high, start, end, low > 0 and high / low >= _LOG_FROM)
 
     def at(self, value: float) -> float:
-        """Return the position of a value."""
         if self.log:
             share = math.log(value / self.low) / math.log(self.high / self.low)
         else:

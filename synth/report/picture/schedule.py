@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from synth.op_kinds import OpKind
 from synth.report.chart.chart import Chart
 from synth.report.chart.excerpt import Excerpt
-from synth.report.picture.drawn_chart import NUMBER_SIZE, DrawnChart, last_us
+from synth.report.picture.drawn_chart import NUMBER_SIZE, DrawnChart
 from synth.report.picture.labels import text_width
 from synth.report.picture.picture import Picture
 from synth.report.picture.scale import Scale
@@ -70,7 +70,7 @@ def schedule_picture(
         SynthError: the excerpt holds nothing, or names a rank that there is not.
     """
     part = excerpt or Excerpt()
-    x = Scale(*part.ends_us(max(map(last_us, charts))), LEFT, WIDTH - RIGHT)
+    x = Scale(*part.ends_us(max(chart.timed.last_us for chart in charts)), LEFT, WIDTH - RIGHT)
     blocks = list(_blocks(charts, part, x, by_rank=by_rank, memory=memory))
     drawn = [one for block in blocks for one in block.drawn]
     sizes = _fitting(blocks, _LEGEND + 2 * _LINE)
@@ -129,7 +129,7 @@ class _Block:
     @property
     def _rows(self) -> list[DrawnChart]:
         """The rows of each rank; memory is drawn below the last one only."""
-        return [*(replace(one, levels=None) for one in self.drawn[:-1]), self.drawn[-1]]
+        return [*(replace(one, has_memory=False) for one in self.drawn[:-1]), self.drawn[-1]]
 
     def draw(self, picture: Picture, x: Scale, top: float, sizes: RowSizes) -> None:
         """Draw the block from a height on."""
@@ -235,7 +235,7 @@ def _entries(
     for kind, meaning in _MOVES.items():
         if any(str(kind) in one.styles() for one in drawn):
             yield (str(kind),), meaning
-    if drawn[-1].levels is not None:
+    if drawn[-1].has_memory:
         yield ("static",), "static memory"
         yield ("alive",), "activations"
         if any(one.chart.caps_bytes is not None for one in drawn):

@@ -9,10 +9,10 @@ from synth.costs.costs import IntArray
 from synth.op_kinds import OpKind
 from synth.report.chart.palette import COLOURS, is_dark
 from synth.report.picture.columns import Floats, busy_shares, highest_levels, outlines
-from synth.report.picture.drawn_chart import DIGIT_WIDTH, DrawnChart, last_us, nodes_of
+from synth.report.picture.drawn_chart import DIGIT_WIDTH, DrawnChart
 from synth.report.picture.picture import Picture
 from synth.report.picture.scale import Scale
-from synth.schedule.rank_memory import SlotLevels, peak_bytes, static_bytes
+from synth.schedule.rank_memory import peak_bytes, static_bytes
 from synth.units import format_bytes, format_us
 
 # The height of ops from which there are numbers in them.
@@ -50,7 +50,7 @@ class RowSizes:
     def row(self, drawn: DrawnChart) -> float:
         """Return the height of a row with the space below it."""
         lane = self.gap + self.lane if drawn.moves else 0.0
-        memory = 0.0 if drawn.levels is None else self.gap + self.memory
+        memory = self.gap + self.memory if drawn.has_memory else 0.0
         return self.bar + lane + memory + self.below
 
 
@@ -79,13 +79,13 @@ class ScheduleRow:
         if self.drawn.moves:
             self._draw_moves(picture, below)
             below += sizes.lane + sizes.gap
-        if self.drawn.levels is not None:
-            self._draw_memory(picture, below, self.drawn.levels)
+        if self.drawn.has_memory:
+            self._draw_memory(picture, below)
 
     @property
     def _end(self) -> float:
         """The right end of the schedule, in the picture."""
-        return self.x.at(min(self.x.high, max(last_us(self.drawn.chart), self.x.low)))
+        return self.x.at(min(self.x.high, max(self.drawn.chart.timed.last_us, self.x.low)))
 
     def _visible(self, start_us: int, end_us: int) -> tuple[float, float] | None:
         """Return the ends of a span as far as it is on the axis; None: it is not."""
@@ -114,12 +114,12 @@ class ScheduleRow:
     def _draw_shares(self, picture: Picture) -> None:
         """Draw the share of time of each kind, one above the other, for columns of pixels."""
         timed, bar = self.drawn.chart.timed, self.sizes.bar
-        first, end = nodes_of(self.drawn.chart, self.rank)
-        kinds = timed.lowered.arrays.kind[first:end]
+        every = timed.nodes_of(self.rank)
+        kinds = timed.lowered.arrays.kind[every]
         edges, edges_us = self._columns()
         shares = []
         for kind in self.drawn.kinds:
-            nodes = first + (kinds == list(OpKind).index(kind)).nonzero()[0]
+            nodes = every[kinds == list(OpKind).index(kind)]
             shares.append(busy_shares(timed.start_us[nodes], timed.end_us[nodes], edges_us))
         heights = bar * np.cumsum(shares, axis=0)
         areas = outlines(heights, edges, self.top + bar)
@@ -142,7 +142,7 @@ class ScheduleRow:
                 width = ends[1] - ends[0]
                 picture.rectangle((ends[0], top), width, self.sizes.lane, str(move.kind), tip)
 
-    def _draw_memory(self, picture: Picture, top: float, levels: SlotLevels) -> None:
+    def _draw_memory(self, picture: Picture, top: float) -> None:
         """Draw static memory, above it all that is alive, the limit, and the peak in words."""
         chart, x = self.drawn.chart, self.x
         height = self.sizes.memory
@@ -150,10 +150,10 @@ class ScheduleRow:
         base = up.at(static_bytes(chart.timed.lowered, self.rank))
         if self.drawn.is_dense:
             edges, edges_us = self._columns()
-            highest = highest_levels(*self._levels_in_turn(levels), edges_us)
+            highest = highest_levels(*self._levels_in_turn(), edges_us)
             heights = np.maximum(0, base - np.vectorize(up.at)(highest))
             picture.area(outlines(heights[np.newaxis], edges, base)[0], "alive")
-        elif line := [(x.at(at_us), up.at(level)) for at_us, level in self._corners(levels)]:
+        elif line := [(x.at(at_us), up.at(level)) for at_us, level in self._corners()]:
             picture.area([(line[0][0], base), *line, (line[-1][0], base)], "alive")
         picture.rectangle((x.start, base), self._end - x.start, top + height - base, "static")
         if chart.caps_bytes is not None:
@@ -164,28 +164,16 @@ class ScheduleRow:
             at = (x.start - _BESIDE, top + height / 2 + _BASELINE)
             picture.text(at, f"peak {peak}", "peak", "end")
 
-    def _levels_in_turn(self, levels: SlotLevels) -> tuple[IntArray, IntArray]:
-        """Return the end and the level of each piece of `_pieces` that takes time."""
-        pieces = np.array(list(self._pieces(levels)))
+    def _levels_in_turn(self) -> tuple[IntArray, IntArray]:
+        """Return the end and the level of each piece of time with a level."""
+        pieces = np.array(list(self.drawn.chart.timed.memory_of(self.rank)))
         pieces = pieces[pieces[:, 1] > pieces[:, 0]]
         return pieces[:, 1], pieces[:, 2]
 
-    def _corners(self, levels: SlotLevels) -> Iterator[tuple[float, int]]:
+    def _corners(self) -> Iterator[tuple[float, int]]:
         """Yield the corners of the memory curve on the axis, in µs and bytes."""
-        for first_us, until_us, level in self._pieces(levels):
+        for first_us, until_us, level in self.drawn.chart.timed.memory_of(self.rank):
             first, until = max(first_us, self.x.low), min(until_us, self.x.high)
             if until > first:
                 yield first, level
                 yield until, level
-
-    def _pieces(self, levels: SlotLevels) -> Iterator[tuple[int, int, int]]:
-        """Yield start, end and level while the rank waits and while it runs an op, in turns."""
-        timed = self.drawn.chart.timed
-        first, end = nodes_of(self.drawn.chart, self.rank)
-        before_us = 0
-        for node in range(first, end):
-            start_us, end_us = int(timed.start_us[node]), int(timed.end_us[node])
-            yield before_us, start_us, int(levels.waiting[node + self.rank])
-            yield start_us, end_us, int(levels.running[node + self.rank])
-            before_us = end_us
-        yield before_us, last_us(self.drawn.chart), int(levels.waiting[end + self.rank])

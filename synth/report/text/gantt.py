@@ -146,7 +146,6 @@ def _plan_drawing(
 
 
 def _mean(lengths_us: Mapping[OpKind, Sequence[int]]) -> float:
-    """Return the mean length of all ops."""
     every = [length for found in lengths_us.values() for length in found]
     return sum(every) / max(1, len(every))
 
@@ -234,7 +233,8 @@ def _legend(drawing: Drawing, margin: int, width: int) -> Text:
         look = LOOKS[kind]
         if drawing.is_dense:
             if colour and kind in COLOURS:
-                entries.append(Text("█", COLOURS[kind]) + Text(f" {kind} {_meaning(kind)}"))
+                name = f"{kind} {look.meaning.removeprefix(f'{kind}, ')}"
+                entries.append(Text("█", COLOURS[kind]) + Text(f" {name}"))
             continue
         letters = kind.value if drawing.fits(kind, len(kind) + 1) else look.letter
         meaning = look.meaning.removeprefix(f"{letters}, ")
@@ -252,10 +252,6 @@ def _legend(drawing: Drawing, margin: int, width: int) -> Text:
     elif any(short < drawing.cell_us for short in drawing.short_us.values()):
         entries.append(Text("some ops are shorter than a column; widen to see all"))
     return _wrapped(entries, margin, width)
-
-
-def _meaning(kind: OpKind) -> str:
-    return LOOKS[kind].meaning.removeprefix(f"{kind}, ")
 
 
 def _name_legend(drawing: Drawing) -> list[Text]:

@@ -1,12 +1,11 @@
 """Tables of plain text: aligned on the decimal point, units in the header."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from textwrap import fill
 
-from synth.costs.recomputation import FULL, NOT_RECOMPUTED, Recomputation, runs
-from synth.schedule.lowering.lower import Lowered
-from synth.schedule.rank_memory import static_bytes
-from synth.schedule.simulate import Timeline
+from synth.costs.recomputation import FULL, Recomputation, runs
 
 Row = Sequence[str]
 
@@ -114,54 +113,9 @@ def time_unit(longest_us: float) -> tuple[float, str]:
     return 1.0, "µs"
 
 
-def rank_table(
-    lowered: Lowered,
-    timeline: Timeline,
-    layer_ranges: Sequence[range],
-    caps_bytes: Sequence[int] | None,
-    peaks_bytes: Sequence[int],
-    recomputed_layers: Recomputation = NOT_RECOMPUTED,
-) -> str:
-    """Return a table with a row per rank: stages, layers, work, idle time and memory.
-
-    Args:
-        caps_bytes: memory limits; None: no columns of limit and headroom.
-        peaks_bytes: as simulated, rank by rank.
-        recomputed_layers: layers recomputed within B; if empty, there is no column for them.
-    """
-    factor, unit = size_unit(max(peaks_bytes))
-    header = ["rank", "stage", "layers", "work\nms", "idle\nms", f"static\n{unit}"]
-    header.append(f"peak\n{unit}")
-    if caps_bytes is not None:
-        header += [f"limit\n{unit}", f"headroom\n{unit}"]
-    if recomputed_layers:
-        header.append("recomputed\nlayers")
-    rows = []
-    for rank, peak in enumerate(peaks_bytes):
-        held = lowered.schedule.placement.held[rank]
-        work_us = timeline.work_us[rank]
-        sizes = [static_bytes(lowered, rank), peak]
-        if caps_bytes is not None:
-            sizes += [caps_bytes[rank], caps_bytes[rank] - peak]
-        rows.append(
-            [
-                str(rank),
-                ", ".join(f"{stage}@{copy}" if copy else str(stage) for stage, copy in held),
-                ", ".join(_places(layer_ranges[stage]) for stage, _ in held),
-                milliseconds(work_us),
-                milliseconds(timeline.makespan_us - work_us),
-                *(f"{size / factor:,.3f}" if factor > 1 else f"{size:,.0f}" for size in sizes),
-            ]
-        )
-        if recomputed_layers:
-            own = {index for stage, _ in held for index in layer_ranges[stage]}
-            rows[-1].append(recomputed_places(recomputed_layers.within(own)))
-    return table(header, rows)
-
-
 def places(layers: Iterable[int]) -> str:
     """Format layers as ranges: `4–7, 9`; empty for none."""
-    return ", ".join(map(_places, runs(layers)))
+    return ", ".join(map(layer_range, runs(layers)))
 
 
 def recomputed_places(layers: Recomputation) -> str:
@@ -172,6 +126,37 @@ def recomputed_places(layers: Recomputation) -> str:
     )
 
 
-def _places(layers: range) -> str:
+def layer_range(layers: range) -> str:
     """Format a range: `4` or `4–7`."""
     return str(layers[0]) if len(layers) == 1 else f"{layers[0]}–{layers[-1]}"
+
+
+# Width in columns that fits any terminal.
+_COLUMNS = 80
+
+# Runs of stages with equally many layers up to which they are counted instead of listed.
+_MOST_RUNS = 3
+
+
+def by_partition(named: Iterable[tuple[Sequence[int], str]]) -> list[str]:
+    """Return a line for each partition, with the names of the schedules that have it."""
+    names: dict[str, list[str]] = {}
+    for sizes, name in named:
+        names.setdefault(runs_text(sizes), []).append(name)
+    return [f"{sizes}:  {', '.join(those)}" for sizes, those in names.items()]
+
+
+def listed(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of a list, wrapped and indented."""
+    for line in lines:
+        yield fill(line, _COLUMNS, initial_indent="  ", subsequent_indent="      ")
+
+
+def runs_text(sizes: Sequence[int]) -> str:
+    """Return layers of each stage with runs of equal numbers together: 8 stages of 1, 8 of 2."""
+    runs = [(size, len(list(those))) for size, those in groupby(sizes)]
+    if len(runs) > _MOST_RUNS:
+        return ",".join(map(str, sizes))
+    (size, count), *others = runs
+    first = f"{count} stage{'s' * (count > 1)} of {size}"
+    return ", ".join([first, *(f"{count} of {size}" for size, count in others)])

@@ -1,4 +1,4 @@
-"""The fingerprint of a plan file: sha256 over its canonical JSON, as a whole and part by part.
+"""The fingerprints of a plan file, as a whole and part by part, and of a schedule: sha256.
 
 It detects damage and mistakes: a figure changed by hand, a file assembled from two. It does not
 authenticate, because an editor of the file can also edit its fingerprint.
@@ -13,6 +13,8 @@ from pydantic import ValidationError
 
 from synth.errors import SynthError
 from synth.records.record import Record
+from synth.schedule.files.program_text import program_text
+from synth.schedule.model import Schedule
 
 # The key of the fingerprint in the file.
 KEY = "fingerprint"
@@ -101,3 +103,24 @@ def _hash(value: object) -> str:
     """Hash canonical JSON: sorted keys, no spaces, ASCII."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def schedule_fingerprint(schedule: Schedule) -> str:
+    """Hash everything in a schedule except its name, as 16 hexadecimal digits."""
+    rules: tuple[object, ...] = (
+        schedule.placement,
+        schedule.num_micro_batches,
+        schedule.buffering,
+        schedule.eager,
+    )
+    if schedule.placement.backward_ranks is not None:
+        rules = (*rules, schedule.placement.backward_ranks)
+    if schedule.weights is not None:
+        rules = (*rules, schedule.weights)
+    programs = (program_text(ops, schedule.overlapped) for ops in schedule.programs)
+    lines = [repr(rules), *programs]
+    if schedule.versions is not None:
+        lines.append(repr(schedule.versions))
+    if schedule.vocabulary:
+        lines.append(f"vocabulary {schedule.vocabulary}")
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]

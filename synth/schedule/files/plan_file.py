@@ -329,7 +329,6 @@ class Plan(Displayed, FileRecord):
 
     @property
     def placed(self) -> Placement:
-        """The placement of the stages."""
         return Placement(self.placement, self.backward_placement)
 
     def schedule(self) -> Schedule:

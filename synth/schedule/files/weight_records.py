@@ -21,7 +21,6 @@ class Weights(Record):
 
     @classmethod
     def of(cls, flow: WeightFlow | None) -> "Weights | None":
-        """The record of a flow."""
         if flow is None:
             return None
         return cls(
@@ -33,7 +32,6 @@ class Weights(Record):
         )
 
     def flow(self) -> WeightFlow:
-        """The flow of the record."""
         return WeightFlow(self.homes, self.sharded, self.route, self.gradients, self.ranks_per_node)
 
 
@@ -48,11 +46,9 @@ class Versions(Record):
 
     @classmethod
     def of(cls, rule: WeightVersions | None) -> "Versions | None":
-        """The record of a rule."""
         if rule is None:
             return None
         return cls(update_every=rule.every, forward=rule.forward, backward=rule.backward)
 
     def rule(self) -> WeightVersions:
-        """The rule of the record."""
         return WeightVersions(self.update_every, self.forward, self.backward)

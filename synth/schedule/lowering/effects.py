@@ -194,7 +194,6 @@ def _relative(values: list[OfStage], s: int) -> list[RelativeValue]:
 def makes_of(
     setting: EffectSetting, kind: OpKind, s: int, saved_mode: SavedMode
 ) -> list[RelativeValue]:
-    """The values that an op makes."""
     lifetimes, flow = setting
     is_backward = kind in (OpKind.B, OpKind.BW)
     values = _relative(flow.made_backward(s), s) if is_backward else []

@@ -27,7 +27,12 @@ import numpy as np
 
 from synth.costs.costs import Costs, IntArray
 from synth.schedule.arrays import OpArrays
-from synth.schedule.lowering.collectives import Collective, PlacedCollective, find_reductions
+from synth.schedule.lowering.collectives import (
+    Collective,
+    PlacedCollective,
+    find_reductions,
+    find_update_reductions,
+)
 from synth.schedule.lowering.def_use import DefUse, find_def_use
 from synth.schedule.lowering.durations import durations_of_ops
 from synth.schedule.lowering.edges import (
@@ -39,7 +44,6 @@ from synth.schedule.lowering.edges import (
 )
 from synth.schedule.lowering.effect_table import EffectTable, Pairs, effect_table
 from synth.schedule.lowering.effects import VALUE_KINDS, Effects, VisitAccesses
-from synth.schedule.lowering.host_weights import updates_after_sums
 from synth.schedule.lowering.programs import (
     Action,
     CommunicationSlots,
@@ -48,14 +52,13 @@ from synth.schedule.lowering.programs import (
     insert_communication,
 )
 from synth.schedule.lowering.transfers import TransferTable, find_transfers
-from synth.schedule.lowering.update_reductions import find_update_reductions
 from synth.schedule.lowering.version_accesses import VersionAccesses, find_versions
 from synth.schedule.lowering.visit_collectives import find_collectives
+from synth.schedule.lowering.visit_transfers import updates_after_sums
 from synth.schedule.lowering.weight_visits import WeightVisits, find_visits
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op, Value
-from synth.schedule.sharded_costs import sharded_costs
-from synth.schedule.weight_flow import Route
+from synth.schedule.weight_flow import Route, sharded_costs
 
 __all__ = ["Action", "Collective", "Instruction", "Lowered", "Transfer", "lower", "lower_arrays"]
 
@@ -82,7 +85,6 @@ class Lowered:
 
     @property
     def num_ranks(self) -> int:
-        """Number of ranks."""
         return len(self.arrays.ops)
 
     @property

@@ -64,7 +64,6 @@ class Instruction:
 
     @property
     def compute(self) -> Op:
-        """The op of a COMPUTE."""
         if self.op is None:
             raise ValueError(f"{self} has no op")
         return self.op

@@ -11,8 +11,7 @@ from synth.schedule.lowering import positions
 from synth.schedule.lowering.def_use import DefUse, group_starts
 from synth.schedule.lowering.effect_table import EffectTable
 from synth.schedule.lowering.effects import MOVED_BACK, MOVED_OUT, VALUE_CODES
-from synth.schedule.lowering.left_with_host import left_with_host
-from synth.schedule.lowering.offload import MoveBuffers, host_transfers
+from synth.schedule.lowering.offload import MoveBuffers, host_transfers, left_with_host
 from synth.schedule.lowering.required_transfers import RequiredTransfers
 from synth.schedule.lowering.visit_transfers import weight_transfers
 from synth.schedule.lowering.weight_visits import WeightVisits

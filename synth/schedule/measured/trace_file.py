@@ -13,8 +13,8 @@ from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, Posit
 from synth.costs.costs import HOST
 from synth.errors import Mismatch
 from synth.records.record import FileRecord, Record
+from synth.schedule.files.fingerprint import schedule_fingerprint
 from synth.schedule.files.plan_file import Plan
-from synth.schedule.files.schedule_fingerprint import schedule_fingerprint
 from synth.schedule.lowering.collectives import Collective, CollectiveKind
 from synth.schedule.lowering.programs import Transfer
 from synth.schedule.measured.execution_trace import CommunicationSpan, ExecutionTrace, OpSpan

@@ -14,8 +14,7 @@ from synth.costs.stage_costs import StageCosts
 from synth.op_kinds import ADDING, READING, OpKind
 from synth.schedule.lowering.effects import Effects
 from synth.schedule.ops import Op, Value
-from synth.schedule.sharded_costs import sharded_costs
-from synth.schedule.weight_flow import Sharded
+from synth.schedule.weight_flow import Sharded, sharded_costs
 from synth.solver.weight_passing.compute_order import ComputeOrder
 from synth.solver.weight_passing.free_bytes import FreeBytes, Span
 from synth.solver.weight_passing.gradient_sums import rounds_of, take_sums

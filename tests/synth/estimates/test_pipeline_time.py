@@ -10,8 +10,7 @@ from synth.estimates.estimated_profile import Estimator
 from synth.estimates.factors import software_of
 from synth.estimates.layout import Layout, Software
 from synth.estimates.model_config import model_of
-from synth.estimates.pipeline_time import pipeline_us
-from synth.estimates.training_step import TrainingStep
+from synth.estimates.training_step import TrainingStep, pipeline_us
 from synth.families import generate
 from synth.op_kinds import OpKind
 from synth.schedule.lowering.lower import lower

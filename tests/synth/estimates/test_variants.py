@@ -11,7 +11,8 @@ from synth.costs.recomputed_layers import recomputed, recomputing
 from synth.estimates.attention_memory import AttentionBytes
 from synth.estimates.collectives import collective_us
 from synth.estimates.device import device_of
-from synth.estimates.estimated_profile import DEFAULT_OPTIMIZER, Estimator
+from synth.estimates.estimated_layer import DEFAULT_OPTIMIZER
+from synth.estimates.estimated_profile import Estimator
 from synth.estimates.factors import Factors, software_of
 from synth.estimates.layer_ops import LayerOps
 from synth.estimates.layout import AttentionKernel, Layout, Precision, Recompute, Software

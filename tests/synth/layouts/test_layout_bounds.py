@@ -9,12 +9,11 @@ import pytest
 
 from synth.errors import SynthError
 from synth.estimates.layout import Layout, Sharding
+from synth.layouts.answer import Bounded
 from synth.layouts.judge import LayoutJudge, judged_plan
-from synth.layouts.judged import Bounded
 from synth.layouts.layout_bounds import LayoutBounds, bounded_layouts
 from synth.layouts.legal import alike_layouts, legal_layouts
-from synth.layouts.packing import least_of_fullest
-from synth.layouts.pipeline_bound import PipelineBound, PipelineSize
+from synth.layouts.pipeline_bound import PipelineBound, PipelineSize, least_of_fullest
 from synth.layouts.question import LayoutQuestion, RunLayout
 from synth.layouts.quick_bounds import QuickBounds, Waiting
 from synth.op_kinds import OpKind

@@ -8,9 +8,8 @@ import pytest
 from synth.errors import SynthError
 from synth.layouts import judge as judge_module
 from synth.layouts import search as search_module
-from synth.layouts.answer import LayoutAnswer, kind_of
+from synth.layouts.answer import JudgedLayout, LayoutAnswer, kind_of
 from synth.layouts.judge import LayoutJudge
-from synth.layouts.judged import JudgedLayout
 from synth.layouts.legal import alike_layouts, legal_layouts
 from synth.layouts.named_layout import read_layout
 from synth.layouts.question import RunLayout

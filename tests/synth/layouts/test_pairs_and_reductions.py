@@ -16,8 +16,8 @@ from synth.estimates.factors import software_of
 from synth.estimates.layout import Layout, Sharding
 from synth.estimates.model_config import model_of
 from synth.layouts import judge as judge_module
+from synth.layouts.answer import Bounded
 from synth.layouts.judge import LayoutJudge
-from synth.layouts.judged import Bounded
 from synth.layouts.layout_bounds import LayoutBounds
 from synth.layouts.legal import legal_layouts
 from synth.layouts.named_layout import read_layout

@@ -10,8 +10,7 @@ import pytest
 from synth.costs.costs import uniform_costs
 from synth.families import generate
 from synth.profile.links import Link, Links
-from synth.report.explain.difference import Difference, explain_difference
-from synth.report.text.difference import difference_text
+from synth.report.explain.difference import Difference, difference_text, explain_difference
 from synth.schedule.lowering.lower import Lowered, lower
 from synth.schedule.lowering.programs import Transfer
 from synth.schedule.measured.execution_trace import (

@@ -22,8 +22,7 @@ from synth.report.chart.chart import Chart
 from synth.report.chart.palette import COLOURS, DARK_COLOURS, LIGHTEST, contrast
 from synth.report.chart.timed import TimedSchedule
 from synth.report.explain.overlay import overlay, save_simulation
-from synth.report.html.packing import pack
-from synth.report.html.page import STYLE, page, part
+from synth.report.html.page import STYLE, pack, page, part
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Action, Lowered, lower
 from synth.schedule.measured.execution_trace import planned_execution

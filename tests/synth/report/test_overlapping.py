@@ -4,9 +4,8 @@ import random
 
 import pytest
 
-from synth.report.explain.difference import Difference
+from synth.report.explain.difference import Difference, difference_text
 from synth.report.explain.overlapping import explain_overlapping
-from synth.report.text.difference import difference_text
 from synth.schedule.lowering.lower import Lowered, lower
 from synth.schedule.measured.execution_trace import ExecutionTrace, planned_spans
 from synth.schedule.simulate import simulate

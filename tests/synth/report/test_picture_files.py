@@ -9,10 +9,9 @@ from PIL import Image
 
 from synth.errors import SynthError
 from synth.records.overwrite_guard import PICTURE
-from synth.report.picture.formats import check_drawable, format_of, save_picture
+from synth.report.picture.formats import PIXELS, check_drawable, format_of, png_bytes, save_picture
 from synth.report.picture.pdf import pdf_bytes
 from synth.report.picture.picture import Picture
-from synth.report.picture.png import PIXELS, png_bytes
 from synth.system import extras
 
 STYLES = {

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 import pytest
 
+from synth.cli.answer.baselines import baselines_table
 from synth.costs.costs import uniform_costs
 from synth.families import generate
 from synth.objective import Objective
 from synth.profile.links import Link, Links
 from synth.profile.throughput import Throughput
 from synth.report.text.axis import TickLabels, axis
-from synth.report.text.baselines import Contender, baselines_table
 from synth.report.text.gantt import gantt, render
 from synth.report.text.tables import fitted_table, table
 from synth.schedule.measured.execution_trace import (
@@ -24,6 +24,7 @@ from synth.schedule.measured.execution_trace import (
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op
 from synth.schedule.verify import verify
+from synth.solver.result import Baseline
 
 
 def spans_of(name: str, num_ranks: int = 4, num_micro_batches: int = 4) -> OpSpans:
@@ -173,28 +174,12 @@ def test_a_table_aligns_numbers_on_the_point_and_text_on_the_left() -> None:
 
 
 def test_the_rivals_table_gives_each_schedule_the_bubble_rate_of_its_own_work() -> None:
-    contenders = [
-        Contender(
-            "1f1b",
-            2_000_000,
-            2_000_000,
-            900_000,
-            800_000,
-            (30_000_000_000, 7_000_000_000),
-            False,
-            Throughput("tokens", 51.5),
-        ),
-        Contender(
-            "this plan",
-            1_600_000,
-            1_250_000,
-            1_000_000,
-            750_000,
-            (19_000_000_000, 20_000_000_000),
-            True,
-            Throughput("tokens", 64.0),
-        ),
+    first_peaks, own_peaks = (30 * 10**9, 7 * 10**9), (19 * 10**9, 20 * 10**9)
+    baselines = [
+        Baseline("1f1b", 2_000_000, 2_000_000, 900_000, first_peaks, False, mean_work_us=8e5),
+        Baseline("this plan", 1_600_000, 1_250_000, 10**6, own_peaks, True, mean_work_us=7.5e5),
     ]
+    speeds = {"1f1b": Throughput("tokens", 51.5), "this plan": Throughput("tokens", 64.0)}
     expected = """
         schedule    makespan     period  bubble rate  mean idle  peak memory  on rank  fits  tokens
                           ms         ms  % of period          %           GB                  per s
@@ -202,7 +187,8 @@ def test_the_rivals_table_gives_each_schedule_the_bubble_rate_of_its_own_work() 
         1f1b       2,000.000  2,000.000        55.00      60.00       30.000        0  no        52
         this plan  1,600.000  1,250.000        20.00      40.00       20.000        1  yes       64
     """
-    assert screen(baselines_table(contenders, Objective.PERIOD)) == screen(expected)
+    made = baselines_table(baselines, Objective.PERIOD, lambda one: speeds[one.name])
+    assert screen(made) == screen(expected)
 
 
 @pytest.mark.parametrize(

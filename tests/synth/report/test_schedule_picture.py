@@ -19,8 +19,8 @@ from synth.report.chart.chart import Chart
 from synth.report.chart.excerpt import Excerpt
 from synth.report.chart.palette import COLOURS, is_dark, lightened
 from synth.report.picture.columns import busy_shares, highest_levels, outlines
+from synth.report.picture.formats import PIXELS, png_bytes
 from synth.report.picture.labels import text_width
-from synth.report.picture.png import PIXELS, png_bytes
 from synth.report.picture.schedule import LEFT, RIGHT, WIDTH, schedule_picture
 from synth.report.picture.svg import svg_text
 from synth.schedule.files.plan_file import Plan

@@ -10,7 +10,7 @@ from synth.errors import SynthError
 from synth.families import family_placement, generate
 from synth.op_kinds import OpKind
 from synth.profile.links import Link, Links
-from synth.schedule.files.schedule_fingerprint import schedule_fingerprint
+from synth.schedule.files.fingerprint import schedule_fingerprint
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.ops import Op, ValueKind
