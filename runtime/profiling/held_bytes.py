@@ -90,14 +90,7 @@ def _held_once(sample: Sample) -> HeldBytes:
     until |= dict.fromkeys(needed_after_b, OpKind.W)
     fused.backward_fused()
     tensors = micro_batch.tensors(until)
-    rises, last = _rises(sample, fused.last)
-    inner: dict[OpKind, int] = {}
-    if sample.targets is None:  # nothing follows the last layer
-        inner, last = _rises(sample, last, is_inner=True)
-        views = [one.is_view for one in map(_Seen.of, _tensors_of(sample.x))]
-        if any(one.is_changed and view for one, view in zip(tensors.taken, views, strict=False)):
-            of_view, _ = _rises(sample, last, is_inner=True, of_view=True)
-            inner = {kind: max(rise, of_view[kind]) for kind, rise in inner.items()}
+    rises, inner = _all_rises(sample, tensors, fused.last)
     rises = {kind: max(rise, inner.get(kind, 0)) for kind, rise in rises.items()}
     rises[OpKind.F] = max(micro_batch.rises[OpKind.F], fused.rises[OpKind.F])
     sent_bytes = sum(one.num_bytes for one in tensors.returned)
@@ -115,18 +108,36 @@ def _held_once(sample: Sample) -> HeldBytes:
     )
 
 
+def _all_rises(
+    sample: Sample, tensors: LayerTensors, after: Measurement
+) -> tuple[dict[OpKind, int], dict[OpKind, int]]:
+    """Measure B, W and BW at the end of a stage, and before another layer of it.
+
+    Autograd copies the gradient of a view that is changed in place. The layer before returns one if
+    the sample has one, as a linear layer does with three dimensions.
+    """
+    views = [leaf._is_view() for leaf in _tensors_of(sample.x)]
+    taken = zip(tensors.taken, views, strict=False)  # the first layer takes none
+    changes_view = any(one.is_changed and is_view for one, is_view in taken)
+    found: list[dict[OpKind, int]] = [{}, {}]
+    # Nothing follows the last layer.
+    for is_inner in (False, True) if sample.targets is None else (False,):
+        for of_view in (False, True) if changes_view else (False,):
+            rises, after = _rises(sample, after, is_inner=is_inner, of_view=of_view)
+            most = found[is_inner]
+            found[is_inner] = {kind: max(rise, most.get(kind, 0)) for kind, rise in rises.items()}
+    return found[False], found[True]
+
+
 def _rises(
-    sample: Sample, after: Measurement, *, is_inner: bool = False, of_view: bool = False
+    sample: Sample, after: Measurement, *, is_inner: bool, of_view: bool
 ) -> tuple[dict[OpKind, int], Measurement]:
     """Measure B, W and BW where what others hold stays there.
 
     The executor holds the input, the output and the gradient of a stage to the end of the last op
     that needs them. Before another layer of its stage (`is_inner`) autograd alone holds a layer's
     gradient, which is freed when it has been read, and the output lives on in B if the other layer
-    needs it until W. The layer before may have saved the input, too.
-
-    Autograd copies the gradient of a view that is changed in place. The layer before may have
-    returned one (`of_view`), as a linear layer does with three dimensions.
+    needs it until W. The layer before may have saved the input, too; `of_view`: it returned a view.
 
     Returns:
         The rises, and the last window of the measurement.
@@ -201,7 +212,7 @@ class _Seen(NamedTuple):
     num_bytes: int
     version: int
     is_real: bool
-    is_view: bool
+    is_contiguous: bool
 
     @classmethod
     def of(cls, tensor: Tensor) -> Self:
@@ -211,7 +222,7 @@ class _Seen(NamedTuple):
             tensor.numel() * tensor.element_size(),
             versions_of([tensor])[0],
             can_have_gradient(tensor),
-            tensor._is_view(),
+            tensor.is_contiguous(),
         )
 
 
@@ -340,6 +351,7 @@ class _MeasuredMicroBatch:
                     num_bytes=one.num_bytes,
                     gradient_bytes=0 if place is None else allocated_bytes(self._like[place]),
                     gradient_until=last_of([OpKind.B, kept]),
+                    is_copied=not one.is_contiguous,
                 )
             )
         return LayerTensors(
@@ -357,7 +369,8 @@ class _MeasuredMicroBatch:
 
     def _forward(self) -> None:
         y = self.sample.forward(self.stage, self._tensors["x"], fused=self.fused)
-        self.output_bytes = sum({_place(t): allocated_bytes(t) for t in y}.values())
+        sent = [tensor for tensor in y if tensor.is_contiguous()]  # copies of the others are
+        self.output_bytes = sum({_place(t): allocated_bytes(t) for t in sent}.values())
         self._after_f = [_Seen.of(x) for x in _tensors_of(self._tensors["x"])]
         self._put("y", y)
 
