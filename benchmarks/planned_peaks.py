@@ -34,6 +34,8 @@ MODELS = {
     "rotary_tables": "batch",
     "relu_in_place": "images",
     "add_in_place": "batch",
+    "halves": "batch",
+    "views_in_place": "batch",
     "lora": "batch",
 }
 # By column: the family, ranks, and whether the inner layers are recomputed.

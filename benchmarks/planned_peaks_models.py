@@ -132,6 +132,18 @@ class AddInPlace(nn.Module):
         return x.add_(self.down(torch.tanh(self.up(x.clone()))))
 
 
+class Halves(nn.Module):
+    """Returns two halves of one result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(D, 2 * D)
+
+    def forward(self, a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+        """Return views, which are not contiguous."""
+        return torch.tanh(self.up(a * b)).chunk(2, -1)
+
+
 class Lora(nn.Module):
     """A frozen linear layer and a trained product of two thin ones (arXiv 2106.09685)."""
 
@@ -225,6 +237,18 @@ def add_in_place() -> list[nn.Module]:
     """Return layers, every second of which adds to its input in place."""
     pairs = ((nn.Linear(D, D), AddInPlace()) for _ in range(NUM_BLOCKS // 2))
     return [Embedding(), *(layer for pair in pairs for layer in pair), Head()]
+
+
+def halves() -> list[nn.Module]:
+    """Return layers between which halves of one memory go."""
+    first = Embedding(lambda x: [torch.tanh(x)])
+    return [first, *(Halves() for _ in range(NUM_BLOCKS)), Head()]
+
+
+def views_in_place() -> list[nn.Module]:
+    """Return linear layers, whose outputs are views, and activations in place after them."""
+    blocks = [(nn.Linear(D, D), nn.Identity(), nn.ReLU(True), nn.Identity()) for _ in range(3)]
+    return [Embedding(), *(layer for block in blocks for layer in block), Head()]
 
 
 def lora() -> list[nn.Module]:
