@@ -36,6 +36,7 @@ MODELS = {
     "add_in_place": "batch",
     "halves": "batch",
     "views_in_place": "batch",
+    "channels_last": "images",
     "lora": "batch",
 }
 # By column: the family, ranks, and whether the inner layers are recomputed.

@@ -182,6 +182,14 @@ class Pixels(nn.Module):
         return self.table(colours).movedim(-1, 1).unflatten(2, (SIDE, SIDE)).contiguous()
 
 
+class ChannelsLast(Pixels):
+    """The colours of pixels to images, in memory pixel by pixel."""
+
+    def forward(self, colours: Tensor) -> Tensor:
+        """Return images of the same shape, which are not contiguous."""
+        return super().forward(colours).contiguous(memory_format=torch.channels_last)
+
+
 class MeanLoss(nn.Module):
     """The loss of the mean pixel."""
 
@@ -231,6 +239,14 @@ def relu_in_place() -> list[nn.Module]:
         for _ in range(3)
     ]
     return [*first, *(layer for block in blocks for layer in block), MeanLoss()]
+
+
+def channels_last() -> list[nn.Module]:
+    """Return convolutions and norms of images in memory pixel by pixel."""
+    convs = [nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1) for _ in range(4)]
+    blocks = [(conv, nn.BatchNorm2d(CHANNELS), nn.ReLU()) for conv in convs[1:]]
+    layers = [ChannelsLast(), convs[0], *(layer for block in blocks for layer in block), MeanLoss()]
+    return [layer.to(memory_format=torch.channels_last) for layer in layers]
 
 
 def add_in_place() -> list[nn.Module]:

@@ -58,7 +58,10 @@ def held_bytes(sample: Sample) -> HeldBytes:
     """
     is_divided = any(hasattr(p, "to_local") for p in sample.layer.parameters())
     if not is_divided or sample.device.type == "cuda":
-        return _held_once(sample)
+        held = _held_once(sample)
+        if all(x.is_contiguous() for x in _tensors_of(sample.x)):
+            return held
+        return _either_way(sample, held)
     found = [_held_once(sample) for _ in range(_TIMES_DIVIDED)]
     return replace(
         found[0],
@@ -67,6 +70,28 @@ def held_bytes(sample: Sample) -> HeldBytes:
         rise_bytes=_least([one.rise_bytes for one in found]),
         inner_rise_bytes=_least([one.inner_rise_bytes for one in found]),
     )
+
+
+def _either_way(sample: Sample, held: HeldBytes) -> HeldBytes:
+    """Return the most that a layer holds of its input as it is, and of the contiguous one.
+
+    A stage receives contiguous tensors, and a layer that copies one layout saves the other itself.
+    """
+    received = replace(sample, x=pytree.tree_map_only(Tensor, Tensor.contiguous, sample.x))
+    other, x_bytes = _held_once(received), sum(map(allocated_bytes, _tensors_of(received.x)))
+    is_longer = other.input_until.rank_in_chain > held.input_until.rank_in_chain
+    for_w = is_longer and other.input_until == OpKind.W
+    return replace(
+        held,
+        saved_bytes=max(held.saved_bytes, other.saved_bytes + x_bytes * is_longer),
+        saved_w_bytes=max(held.saved_w_bytes, other.saved_w_bytes + x_bytes * for_w),
+        rise_bytes=_most(held.rise_bytes, other.rise_bytes),
+        inner_rise_bytes=_most(held.inner_rise_bytes, other.inner_rise_bytes),
+    )
+
+
+def _most(rises: dict[OpKind, int], others: dict[OpKind, int]) -> dict[OpKind, int]:
+    return {kind: max(rise, others.get(kind, 0)) for kind, rise in rises.items()}
 
 
 def _least(rises: Sequence[dict[OpKind, int]]) -> dict[OpKind, int]:
@@ -91,7 +116,7 @@ def _held_once(sample: Sample) -> HeldBytes:
     fused.backward_fused()
     tensors = micro_batch.tensors(until)
     rises, inner = _all_rises(sample, tensors, fused.last)
-    rises = {kind: max(rise, inner.get(kind, 0)) for kind, rise in rises.items()}
+    rises = _most(rises, inner)
     rises[OpKind.F] = max(micro_batch.rises[OpKind.F], fused.rises[OpKind.F])
     sent_bytes = sum(one.num_bytes for one in tensors.returned)
     return HeldBytes(
@@ -124,8 +149,7 @@ def _all_rises(
     for is_inner in (False, True) if sample.targets is None else (False,):
         for of_view in (False, True) if changes_view else (False,):
             rises, after = _rises(sample, after, is_inner=is_inner, of_view=of_view)
-            most = found[is_inner]
-            found[is_inner] = {kind: max(rise, most.get(kind, 0)) for kind, rise in rises.items()}
+            found[is_inner] = _most(rises, found[is_inner])
     return found[False], found[True]
 
 
@@ -272,7 +296,8 @@ class _MeasuredMicroBatch:
         self._watched: dict[str, list[_Watched]] = {}
         self._seen: dict[str, list[_Seen]] = {}
         self._after_f: list[_Seen] = []
-        self._like = sample.gradients_like(self.stage, "meta")
+        like = sample.gradients_like(self.stage, "meta")
+        self._like = like if is_inner else tuple(map(Tensor.contiguous, like))  # as received
         self._put("x", self._window(sample.copy_of_x))
         if sample.is_first:  # the bytes that the layer saves of its own inputs count as its own
             self._watched["x"] = [watched._replace(size=0) for watched in self._watched["x"]]
