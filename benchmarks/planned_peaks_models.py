@@ -246,7 +246,9 @@ def channels_last() -> list[nn.Module]:
     convs = [nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1) for _ in range(4)]
     blocks = [(conv, nn.BatchNorm2d(CHANNELS), nn.ReLU()) for conv in convs[1:]]
     layers = [ChannelsLast(), convs[0], *(layer for block in blocks for layer in block), MeanLoss()]
-    return [layer.to(memory_format=torch.channels_last) for layer in layers]
+    for layer in layers:
+        layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return layers
 
 
 def add_in_place() -> list[nn.Module]:
