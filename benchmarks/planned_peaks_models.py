@@ -245,7 +245,9 @@ def channels_last() -> list[nn.Module]:
     """Return convolutions and norms of images in memory pixel by pixel."""
     convs = [nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1) for _ in range(4)]
     blocks = [(conv, nn.BatchNorm2d(CHANNELS), nn.ReLU()) for conv in convs[1:]]
-    layers = [ChannelsLast(), convs[0], *(layer for block in blocks for layer in block), MeanLoss()]
+    layers: list[nn.Module] = [ChannelsLast(), convs[0]]
+    layers += [layer for block in blocks for layer in block]
+    layers.append(MeanLoss())
     for layer in layers:
         layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return layers

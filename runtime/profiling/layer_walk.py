@@ -193,7 +193,7 @@ def _signature(sample: Sample, call: LayerCall, of_layer: Hashable) -> Hashable:
 def _look(x: Any) -> Hashable:
     """The properties of an input that costs can depend on."""
     if isinstance(x, Tensor):
-        return x.shape, x.stride(), x.dtype, x._is_view()
+        return x.shape, x.stride(), x.dtype
     leaves, spec = pytree.tree_flatten(x)
     return str(spec), *(_look(leaf) if isinstance(leaf, Tensor) else repr(leaf) for leaf in leaves)
 
