@@ -261,7 +261,9 @@ def _fork(
             theirs, ours = context.Pipe(duplex=False)
             lines.append(ours)
             process = context.Process(
-                target=_work_as_rank, args=(theirs, lines, environment, main, [module, *arguments])
+                name="MainProcess",  # which user's code may ask for
+                target=_work_as_rank,
+                args=(theirs, lines, environment, main, [module, *arguments]),
             )
             process.start()
             theirs.close()

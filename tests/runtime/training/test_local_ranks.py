@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 # A rank tells what it finds, and does as its arguments say.
 RANK = """
-import json, os, random, signal, sys, time
+import json, multiprocessing, os, random, signal, sys, time
 from pathlib import Path
 import numpy as np
 def main():
@@ -46,6 +46,7 @@ def main():
         "blocked": len(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
         "threads": os.environ["OMP_NUM_THREADS"],
         "first_path": sys.path[0],
+        "name": multiprocessing.current_process().name,
     }
     Path(f"rank-{rank}-{start}.json").write_text(json.dumps(told))
     if "wait" in sys.argv:
@@ -143,7 +144,7 @@ def test_ranks_are_new_processes_in_all_that_they_see_and_are_started_again(
         for rank in ranks:
             assert rank["parent"] == process.pid
             assert rank["session"] == rank["pid"]
-            assert rank["first_path"] == str(tmp_path)
+            assert (rank["first_path"], rank["name"]) == (str(tmp_path), "MainProcess")
             assert rank["arguments"] == [way, "fail-0", "fail-1"]
             assert rank["as_new"] and rank["blocked"] == 0 and rank["threads"] == "1"
     pids = {str(rank): each["pid"] for rank, each in enumerate(ranks)}
