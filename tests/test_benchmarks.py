@@ -12,6 +12,7 @@ from benchmarks import (
     flush_free_rival,
     more_memory,
     offloading,
+    plain_annealing,
     realistic_profiles,
     realistic_suite,
     slow_links,
@@ -26,11 +27,16 @@ from benchmarks.solver.__main__ import main
 from benchmarks.solver.baselines import averaged, published, share_of_1f1b
 from benchmarks.solver.case import Known, Suite, measure
 from benchmarks.solver.suites import SUITES, bidirectional, table, unequal, v_shaped
+from synth.families import generate
 from synth.op_kinds import OpKind
 from synth.schedule.placements import placement
+from synth.search.outcome import StoppedBy
+from synth.solver.evaluate.evaluate import evaluate
 from synth.solver.infeasibility import find_shortage
-from synth.solver.options import Part
+from synth.solver.options import Part, SolveOptions
 from synth.solver.problem import Problem
+from synth.solver.result import Result, judged_result
+from synth.solver.solver import solve
 from synth.solver.weight_passing.bounds import prove_weight_passing
 from synth.solver.weight_passing.problem import WeightMovement
 
@@ -384,6 +390,26 @@ def test_the_table_of_slow_links_ends_with_its_median_gap() -> None:
     assert last == (
         "2 plans: the median gap is 3.00 %, the largest 4.00 %; 2 are above a published schedule."
     )
+
+
+def test_plain_annealing_shortens_a_published_plan_and_keeps_an_optimal_one() -> None:
+    problem, limits = SMALL.problem, SolveOptions(10, workers=1)
+    judged = evaluate(problem, generate("zb-h1", 4, 8), "zb-h1")
+    best = solve(problem, limits)
+    assert judged is not None and best.stopped_by == StoppedBy.OPTIMAL
+    plans = [judged_result(problem, judged, 0), best]
+    of_published, of_best = (plain_annealing.annealed_us(plan, 0.4, seed=0) for plan in plans)
+    assert of_best == best.value_us
+    assert of_published is not None and of_best is not None
+    assert of_best <= of_published < judged.value_us
+    nothing = Result.without_schedule(problem, StoppedBy.TIME_LIMIT, "")
+    assert plain_annealing.annealed_us(nothing, 1, seed=0) is None
+
+
+def test_the_table_of_plain_annealing_has_gains_on_the_plan() -> None:
+    row = plain_annealing.Row(3, 0, "v", 4, 8, 2_000, 1_900, 1_990, None)
+    line = plain_annealing.table({"rows": [row._asdict()]}).splitlines()[-1]
+    assert line == "| 3 | v, 4 ranks, 8 micro-batches | 0.002 | 5.00 | 0.50 % |  |"
 
 
 @pytest.mark.parametrize("sites", [2, 3])
