@@ -179,7 +179,11 @@ def _end(
     grace_s: float,
     received: Sequence[signal.Signals] = (),
 ) -> None:
-    """Signal the ranks, and kill those that have not ended after the grace, or once one came."""
+    """Signal the ranks, and kill those that have not ended after the grace.
+
+    Args:
+        received: as signals come, which end the grace.
+    """
     for send, longest_s in ((number, grace_s), (signal.SIGKILL, _KILLED_S)):
         for rank in ranks:
             rank.send(send)

@@ -73,7 +73,7 @@ from synth.errors import RunFailure
 import atexit
 atexit.register(print, "left by way of the launcher's end")
 print("not yet written", end="")
-at_fork = sys.argv[2]
+at_fork, received = sys.argv[2], []
 if at_fork == "none-left":
     forks = iter([os.fork])
     def fork():
@@ -81,13 +81,16 @@ if at_fork == "none-left":
             return one()
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
     os.fork = fork
+elif at_fork == "added":
+    signal.signal(signal.SIGALRM, lambda *_: received.append(signal.SIGTERM))
+    signal.alarm(1)
 elif at_fork.startswith("SIG"):
     os.register_at_fork(
         after_in_parent=lambda: os.kill(os.getpid(), signal.Signals[at_fork]),
         after_in_child=lambda: Path(f"forked-{os.getpid()}").touch(),
     )
 try:
-    run_ranks(2, "rank", sys.argv[1:], signals={signal.SIGTERM, signal.SIGHUP}, received=[],
+    run_ranks(2, "rank", sys.argv[1:], signals={signal.SIGTERM, signal.SIGHUP}, received=received,
               max_restarts=1, forked=sys.argv[1] == "fork" and can_fork(("json",)))
 except RanksFailed as error:
     print(error.codes)
@@ -160,6 +163,12 @@ def test_no_forked_rank_outlives_its_launcher(number: signal.Signals, tmp_path: 
         stdout, _ = process.communicate(timeout=60)
     assert (number.name in stdout) == (number != signal.SIGKILL)
     assert not any(map(is_running, pids))
+
+
+def test_ranks_are_ended_for_a_signal_that_somebody_else_has_handled(tmp_path: Path) -> None:
+    with launcher(tmp_path, "fork", "added", "wait") as process:
+        stdout, _ = process.communicate(timeout=60)
+    assert "SIGTERM" in stdout
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
