@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 
 from synth.errors import ExitCode, RunFailure, SynthError
@@ -21,7 +22,7 @@ from ..models import is_hugging_face
 from ..rank_result import RankResult
 from ..run_folder import named_to_ranks
 from ..world import pick_device
-from .local_ranks import RanksFailed, Signalled, run_ranks
+from .local_ranks import RanksFailed, Signalled, can_fork, run_ranks
 from .post_mortem import LastSeen, explain, last_attempt, places_of_all
 from .process_grid import mesh_of
 from .stopping import passing_on_sigterm
@@ -40,6 +41,10 @@ def launch(
         RunFailure: a rank failed or was killed; says where every rank was.
     """
     mesh = mesh_of(plan, options)
+    # Before the folder is made, which Ctrl-C meanwhile would leave behind.
+    preload = _preload(plan, options)
+    forked = preload is not None and can_fork(preload)
+    received: list[signal.Signals] = []
     with tempfile.TemporaryDirectory(prefix="synth-run-") as name:
         folder = Path(name)
         order = WorkerOrder(
@@ -52,15 +57,17 @@ def launch(
         order_path.write_text(order.model_dump_json())
         saves = isinstance(options, TrainOptions) and options.checkpoint is not None
         try:
-            passing = passing_on_sigterm(folder, _terminate) if saves else nullcontext()
+            terminate = partial(received.append, signal.SIGTERM)
+            passing = passing_on_sigterm(folder, terminate) if saves else nullcontext()
             with passing, _meeting_in(folder):
                 run_ranks(
                     mesh.size,
                     "synth.runtime.training.worker",
                     [str(order_path)],
                     signals=_SIGNALS - {signal.SIGTERM} if saves else _SIGNALS,
+                    received=received,
                     max_restarts=options.restarts,
-                    preload=_preload(plan, options),
+                    forked=forked,
                 )
         except RanksFailed as error:
             raise explain(last_attempt(folder), lowered, error.codes, mesh) from None
@@ -70,11 +77,6 @@ def launch(
         finally:
             remove_leftovers(shared_folder())
         return load_results(folder)
-
-
-def _terminate() -> None:
-    """End the ranks as another signal would."""
-    raise Signalled(signal.SIGTERM)
 
 
 def _preload(plan: Plan, options: TrainOptions | EmulationOptions) -> tuple[str, ...] | None:
@@ -115,6 +117,7 @@ def launch_link_probe(num_ranks: int, device: str) -> Links:
                     "synth.runtime.profiling.link_probe",
                     [device, name],
                     signals=_SIGNALS,
+                    received=[],
                 )
         except RanksFailed as error:
             raise RunFailure(f"measuring the links failed: {error}") from None

@@ -25,6 +25,7 @@ from types import FrameType
 import numpy as np
 
 from synth import version
+from synth.errors import RunFailure
 
 from .watchdog import name_siblings
 
@@ -75,39 +76,57 @@ class _Rank:
                 os.killpg(self.pid, number)
 
 
+def can_fork(preload: Sequence[str]) -> bool:
+    """Import modules that ranks need, and return True if this process may be forked afterwards."""
+    if not _has_one_thread():
+        return False
+    for name in preload:
+        with suppress(ImportError):  # a rank says what it lacks
+            import_module(name)
+    return _has_one_thread()
+
+
 def run_ranks(
     num_ranks: int,
     module: str,
     arguments: Sequence[str],
     *,
     signals: Collection[signal.Signals],
+    received: list[signal.Signals],
     max_restarts: int = 0,
-    preload: Sequence[str] | None = None,
+    forked: bool = False,
 ) -> None:
     """Run `main` of a module with arguments on all ranks, and on all again after a failure.
 
     Args:
         signals: those for which ranks are ended, beside SIGINT, for which they are killed.
+        received: such signals as they come; others may be added while ranks run.
         max_restarts: how often ranks are started again.
-        preload: modules to import before this process is forked; None: it must not be, as it has
-            run code of a user, or ranks use CUDA.
+        forked: this process is forked for each rank, as it can be (`can_fork`), has run no code of
+            a user, and ranks do not use CUDA; otherwise each is a new interpreter.
 
     Raises:
         RanksFailed: ranks have failed, the last time that they were started.
         Signalled: a signal came.
+        RunFailure: the system starts no more processes.
     """
-    start = _start_anew
-    if preload is not None and _has_one_thread():
-        for name in preload:
-            with suppress(ImportError):  # a rank says what it lacks
-                import_module(name)
-        start = _fork if _has_one_thread() else _start_anew
-    with _raising_at({signal.SIGINT, *signals}):
+    start = _fork if forked else _start_anew
+    with _noting({signal.SIGINT, *signals}, received):
         for restarts in range(max_restarts + 1):
             environments = [
                 _environment(rank, num_ranks, restarts, max_restarts) for rank in range(num_ranks)
             ]
-            codes = _until_ended(start(environments, module, arguments))
+            ranks: list[_Rank] = []
+            try:
+                for rank in start(environments, module, arguments):
+                    ranks.append(rank)
+            except OSError as error:
+                _end(ranks, signal.SIGKILL, _KILLED_S)
+                raise RunFailure(
+                    f"{len(ranks)} of {num_ranks} ranks could be started, then: {error.strerror}; "
+                    f"end other processes, or raise the limit of their number (ulimit -u)"
+                ) from error
+            codes = _until_ended(ranks, received)
             if not codes:
                 return
     raise RanksFailed(codes)
@@ -132,62 +151,67 @@ def _environment(rank: int, num_ranks: int, restarts: int, max_restarts: int) ->
     }
 
 
-def _until_ended(ranks: Sequence[_Rank]) -> dict[int, int]:
+def _until_ended(ranks: Sequence[_Rank], received: Sequence[signal.Signals]) -> dict[int, int]:
     """Wait until all ranks have ended, or one has failed, after which the others are ended.
 
     Returns:
         The exit codes of those that failed.
+
+    Raises:
+        Signalled: a signal came, and they were ended.
     """
-    try:
-        codes: list[int | None] = [None]
-        while None in codes and not any(codes):
-            time.sleep(_POLL_S)
-            codes = [rank.code() for rank in ranks]
-    except Signalled as error:
-        is_interrupt = error.number == signal.SIGINT
-        _end(ranks, signal.SIGKILL if is_interrupt else error.number, _SIGNAL_GRACE_S)
-        raise
-    _end(ranks, signal.SIGTERM, _FAILURE_GRACE_S)
+    codes: list[int | None] = [None]
+    while None in codes and not any(codes) and not received:
+        time.sleep(_POLL_S)
+        codes = [rank.code() for rank in ranks]
+    if not received:
+        _end(ranks, signal.SIGTERM, _FAILURE_GRACE_S, received)
+    if received:
+        is_interrupt = received[0] == signal.SIGINT
+        _end(ranks, signal.SIGKILL if is_interrupt else received[0], _SIGNAL_GRACE_S)
+        raise Signalled(received[0])
     return {rank: code for rank, ended in enumerate(ranks) if (code := ended.code())}
 
 
-def _end(ranks: Sequence[_Rank], number: signal.Signals, grace_s: float) -> None:
-    """Signal the ranks, and kill those that have not ended after the grace."""
-    try:
-        for rank in ranks:
-            rank.send(number)
-        _wait(ranks, grace_s)
-    finally:
-        for rank in ranks:
-            rank.send(signal.SIGKILL)
-        _wait(ranks, _KILLED_S)
+def _end(
+    ranks: Sequence[_Rank],
+    number: signal.Signals,
+    grace_s: float,
+    received: Sequence[signal.Signals] = (),
+) -> None:
+    """Signal the ranks, and kill those that have not ended after the grace.
 
-
-def _wait(ranks: Sequence[_Rank], longest_s: float) -> None:
-    until_s = time.monotonic() + longest_s
-    while any(rank.code() is None for rank in ranks) and time.monotonic() < until_s:
-        time.sleep(_POLL_S / 10)
+    Args:
+        received: as signals come, which end the grace.
+    """
+    for send, longest_s in ((number, grace_s), (signal.SIGKILL, _KILLED_S)):
+        for rank in ranks:
+            rank.send(send)
+        until_s = time.monotonic() + longest_s
+        while any(rank.code() is None for rank in ranks) and time.monotonic() < until_s:
+            if received and send != signal.SIGKILL:
+                break
+            time.sleep(_POLL_S / 10)
 
 
 @contextmanager
-def _raising_at(signals: Collection[signal.Signals]) -> Iterator[None]:
-    """Raise `Signalled` at the first of some signals within the block.
+def _noting(signals: Collection[signal.Signals], received: list[signal.Signals]) -> Iterator[None]:
+    """Append signals that come within the block to a list, except those that are ignored.
 
-    Later ones find the ranks being ended. Only a main thread may handle signals; elsewhere they are
-    somebody else's.
+    None is an exception, which might come between the start of a rank and the note of it. Only a
+    main thread may handle signals; elsewhere they are somebody else's.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    has_come = False
 
-    def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal has_come
-        if not has_come:
-            has_come = True
-            raise Signalled(number)
+    def note(number: int, frame: FrameType | None) -> None:
+        received.append(signal.Signals(number))
 
-    before = {number: signal.signal(number, handle) for number in signals}
+    # Where SIGCHLD is ignored, as after `trap '' CHLD`, the system keeps no exit codes.
+    before = {signal.SIGCHLD: signal.signal(signal.SIGCHLD, signal.SIG_DFL)}
+    handled = [each for each in signals if signal.getsignal(each) != signal.SIG_IGN]  # as by nohup
+    before |= {number: signal.signal(number, note) for number in handled}
     try:
         yield
     finally:
@@ -197,15 +221,15 @@ def _raising_at(signals: Collection[signal.Signals]) -> Iterator[None]:
 
 def _start_anew(
     environments: Sequence[dict[str, str]], module: str, arguments: Sequence[str]
-) -> list[_Rank]:
+) -> Iterator[_Rank]:
     """Start a new interpreter for each rank."""
     command = [sys.executable, "-m", module, *arguments]
     inherited = {**os.environ, "PYTHONPATH": _python_path()}
-    started = [
-        subprocess.Popen(command, env={**inherited, **environment}, start_new_session=True)
-        for environment in environments
-    ]
-    return [_Rank(process.pid, process.poll) for process in started]
+    for environment in environments:
+        process = subprocess.Popen(
+            command, env={**inherited, **environment}, start_new_session=True
+        )
+        yield _Rank(process.pid, process.poll)
 
 
 def _python_path() -> str:
@@ -230,46 +254,59 @@ def _has_one_thread() -> bool:
 
 def _fork(
     environments: Sequence[dict[str, str]], module: str, arguments: Sequence[str]
-) -> list[_Rank]:
-    """Fork this process once for each rank; a signal meanwhile has its effect afterwards."""
+) -> Iterator[_Rank]:
+    """Fork this process once for each rank, without the handlers of this process for signals."""
     context = multiprocessing.get_context("fork")
     main: Callable[[], None] = import_module(module).main
-    lines, started = [], []
+    lines, pids = [], []
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
         for environment in environments:
             theirs, ours = context.Pipe(duplex=False)
+            lines.append(ours)
             process = context.Process(
-                target=_work_as_rank, args=(theirs, environment, main, [module, *arguments])
+                name="MainProcess",  # which user's code may ask for
+                target=_work_as_rank,
+                args=(theirs, lines, environment, main, [module, *arguments]),
             )
             process.start()
             theirs.close()
-            lines.append(ours)
-            started.append(process)
+            pids.append(process.pid)
+            yield _Rank(process.pid or 0, partial(getattr, process, "exitcode"))
         for line in lines:
             with suppress(BrokenPipeError):  # a rank that was killed
-                line.send([process.pid for process in started])
-            line.close()
+                line.send(pids)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return [_Rank(process.pid or 0, partial(getattr, process, "exitcode")) for process in started]
+        for line in lines:
+            line.close()
 
 
 def _work_as_rank(
-    line: Connection, environment: dict[str, str], main: Callable[[], None], arguments: list[str]
+    line: Connection,
+    of_launcher: Sequence[Connection],
+    environment: dict[str, str],
+    main: Callable[[], None],
+    arguments: list[str],
 ) -> None:
     """Undo what distinguishes this fork from a new interpreter, and begin.
 
-    The line says which processes the ranks are; the death of the launcher closes it.
+    The line says which processes the ranks are; the death of the launcher, which alone has the
+    other ends, closes it.
     """
     os.setsid()
     for number in _ENDING:
-        is_python = number == signal.SIGINT
-        signal.signal(number, signal.default_int_handler if is_python else signal.SIG_DFL)
+        if signal.getsignal(number) != signal.SIG_IGN:
+            is_python = number == signal.SIGINT
+            signal.signal(number, signal.default_int_handler if is_python else signal.SIG_DFL)
+    for end in of_launcher:
+        end.close()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
     gc.freeze()  # garbage is not looked for in what is shared, which would copy it
     np.random.seed()
     sys.stdout, sys.stderr, sys.argv = sys.__stdout__, sys.__stderr__, arguments
+    if not sys.flags.safe_path:
+        sys.path.insert(0, os.getcwd())  # as `python -m` does
     os.environ.update(environment)
     try:
         name_siblings(line.recv())

@@ -30,12 +30,27 @@ def app(prog_name: str) -> None:
 def main() -> None:
     """Run the program: `run_command_line`, and at any moment Ctrl-C ends it without a traceback."""
     signal.signal(signal.SIGINT, give_up)
+    _open_closed_streams()
     try:
         run_command_line()
     finally:
         # The answer is written and the exit code stands. Python ends by giving SIGINT its default
         # action, which would let a late Ctrl-C end the process with another code.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _open_closed_streams() -> None:
+    """Open the null device for standard streams that were closed, as by `>&-`.
+
+    Python has None in their place, and the next files and pipes would get their descriptors.
+    """
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(descriptor, True)  # ranks have them, too
+            opened = os.fdopen(descriptor, "r" if name == "stdin" else "w")
+            setattr(sys, name, opened)
+            setattr(sys, f"__{name}__", opened)
 
 
 def run_command_line() -> None:

@@ -75,3 +75,41 @@ def test_a_stream_that_cannot_show_every_letter_is_no_traceback(plan_file: Path)
     )
     assert run.returncode == 0, run.stderr
     assert "rank 0" in run.stdout
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_the_null_device(closed: str, tmp_path: Path) -> None:
+    code = (
+        "import os, sys, synth.cli as c\n"
+        "def tell(prog_name):\n"
+        "    print('answer'); print('message', file=sys.stderr)\n"
+        "    names = [os.fstat(number).st_rdev for number in range(3)]\n"
+        "    open('told', 'w').write(str(os.stat(os.devnull).st_rdev in names))\n"
+        "c.app = tell\nc.main()"
+    )
+    run = subprocess.run(
+        f'{sys.executable} -c "{code}" {closed}',
+        shell=True,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert run.returncode == 0, run.stderr
+    assert (run.stdout, run.stderr) == (
+        "" if ">&-" in closed.split() else "answer\n",
+        "" if "2>&-" in closed.split() else "message\n",
+    )
+    assert (tmp_path / "told").read_text() == "True"
+
+
+@pytest.mark.parametrize("command", ["run", "emulate"])
+def test_threads_of_ranks_are_limited_before_numpy_is_imported(command: str) -> None:
+    code = (
+        "import sys, synth.cli, synth.cli.commands as commands\n"
+        "commands.limit_ranks = lambda: print({'numpy', 'torch'} & set(sys.modules))\n"
+        f"sys.argv = ['synth', '{command}', 'no-plan.json']\n"
+        "synth.cli.main()"
+    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (run.returncode, run.stdout) == (2, "set()\n"), run.stderr

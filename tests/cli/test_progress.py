@@ -3,6 +3,7 @@
 import io
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -71,6 +72,15 @@ def test_a_line_that_is_not_ended_is_not_drawn_over(monkeypatch: pytest.MonkeyPa
         assert terminal.getvalue().endswith("\r\x1b[2Khalf a line")
         sys.stderr.write(", ended\n")
         wait_for(lambda: visible(terminal.getvalue()).startswith("solve"))
+
+
+def test_the_thread_of_a_line_that_is_stopped_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_terminal(monkeypatch)
+    with progress_line("run"):
+        line = current_line()
+        assert "progress" in [thread.name for thread in threading.enumerate()]
+        line.stop()  # ranks may be forked from here on
+        assert "progress" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_the_time_left_is_that_until_the_limit() -> None:

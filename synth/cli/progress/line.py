@@ -71,8 +71,10 @@ class ProgressLine:
         self._thread.start()
 
     def stop(self) -> None:
-        """Erase the line and draw it no more."""
+        """Erase the line and draw it no more; its thread has ended, so this process may fork."""
         self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
         with self._lock:
             self._erase()
         for name in ("stdout", "stderr"):

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 # A rank tells what it finds, and does as its arguments say.
 RANK = """
-import json, os, random, signal, sys, time
+import json, multiprocessing, os, random, signal, sys, time
 from pathlib import Path
 import numpy as np
 def main():
@@ -45,6 +45,8 @@ def main():
         "as_new": handlers == [signal.default_int_handler, signal.SIG_DFL, signal.SIG_DFL],
         "blocked": len(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
         "threads": os.environ["OMP_NUM_THREADS"],
+        "first_path": sys.path[0],
+        "name": multiprocessing.current_process().name,
     }
     Path(f"rank-{rank}-{start}.json").write_text(json.dumps(told))
     if "wait" in sys.argv:
@@ -57,21 +59,45 @@ if __name__ == "__main__":
     main()
 """
 
+# SIGCHLD is ignored as in a shell with trap '' CHLD.
 LAUNCHER = """
-import signal, sys
+import errno, os, signal, sys
+from pathlib import Path
+if "nohup" in sys.argv:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 from synth.system.processors import limit_ranks
 limit_ranks()
-from synth.runtime.training.local_ranks import RanksFailed, Signalled, run_ranks
+from synth.runtime.training.local_ranks import RanksFailed, Signalled, can_fork, run_ranks
+from synth.errors import RunFailure
 import atexit
 atexit.register(print, "left by way of the launcher's end")
 print("not yet written", end="")
+at_fork, received = sys.argv[2], []
+if at_fork == "none-left":
+    forks = iter([os.fork])
+    def fork():
+        for one in forks:
+            return one()
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    os.fork = fork
+elif at_fork == "added":
+    signal.signal(signal.SIGALRM, lambda *_: received.append(signal.SIGTERM))
+    signal.alarm(1)
+elif at_fork.startswith("SIG"):
+    os.register_at_fork(
+        after_in_parent=lambda: os.kill(os.getpid(), signal.Signals[at_fork]),
+        after_in_child=lambda: Path(f"forked-{os.getpid()}").touch(),
+    )
 try:
-    run_ranks(2, "rank", sys.argv[1:], signals={signal.SIGTERM}, max_restarts=1,
-              preload=("json",) if sys.argv[1] == "fork" else None)
+    run_ranks(2, "rank", sys.argv[1:], signals={signal.SIGTERM, signal.SIGHUP}, received=received,
+              max_restarts=1, forked=sys.argv[1] == "fork" and can_fork(("json",)))
 except RanksFailed as error:
     print(error.codes)
 except Signalled as error:
     print(error.number.name)
+except RunFailure as error:
+    print(error)
 """
 
 
@@ -121,6 +147,7 @@ def test_ranks_are_new_processes_in_all_that_they_see_and_are_started_again(
         for rank in ranks:
             assert rank["parent"] == process.pid
             assert rank["session"] == rank["pid"]
+            assert (rank["first_path"], rank["name"]) == (str(tmp_path), "MainProcess")
             assert rank["arguments"] == [way, "fail-0", "fail-1"]
             assert rank["as_new"] and rank["blocked"] == 0 and rank["threads"] == "1"
     pids = {str(rank): each["pid"] for rank, each in enumerate(ranks)}
@@ -129,9 +156,36 @@ def test_ranks_are_new_processes_in_all_that_they_see_and_are_started_again(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_forked_rank_outlives_its_launcher(number: signal.Signals, tmp_path: Path) -> None:
-    with launcher(tmp_path, "fork", "wait") as process:
+    with launcher(tmp_path, "fork", "nohup", "wait") as process:
         pids = [rank["pid"] for rank in told(tmp_path)]
+        process.send_signal(signal.SIGHUP)
         process.send_signal(number)
         stdout, _ = process.communicate(timeout=60)
     assert (number.name in stdout) == (number != signal.SIGKILL)
     assert not any(map(is_running, pids))
+
+
+def test_ranks_are_ended_for_a_signal_that_somebody_else_has_handled(tmp_path: Path) -> None:
+    with launcher(tmp_path, "fork", "added", "wait") as process:
+        stdout, _ = process.communicate(timeout=60)
+    assert "SIGTERM" in stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_signal_while_ranks_are_forked_leaves_none(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    with launcher(tmp_path, "fork", number.name, "wait") as process:
+        stdout, _ = process.communicate(timeout=60)
+    assert (number.name in stdout) == (number != signal.SIGKILL)
+    pids = [int(path.name.partition("-")[2]) for path in tmp_path.glob("forked-*")]
+    until_s = time.monotonic() + 30
+    while any(map(is_running, pids)) and time.monotonic() < until_s:
+        time.sleep(0.05)
+    assert pids and not any(map(is_running, pids))
+
+
+def test_a_system_that_starts_no_more_processes_is_one_error(tmp_path: Path) -> None:
+    with launcher(tmp_path, "fork", "none-left", "wait") as process:
+        stdout, _ = process.communicate(timeout=60)
+    assert "1 of 2 ranks could be started, then: Resource temporarily unavailable" in stdout
