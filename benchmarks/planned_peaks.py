@@ -34,6 +34,9 @@ MODELS = {
     "rotary_tables": "batch",
     "relu_in_place": "images",
     "add_in_place": "batch",
+    "halves": "batch",
+    "views_in_place": "batch",
+    "channels_last": "images",
     "lora": "batch",
 }
 # By column: the family, ranks, and whether the inner layers are recomputed.

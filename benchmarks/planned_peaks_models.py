@@ -132,6 +132,18 @@ class AddInPlace(nn.Module):
         return x.add_(self.down(torch.tanh(self.up(x.clone()))))
 
 
+class Halves(nn.Module):
+    """Returns two halves of one result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(D, 2 * D)
+
+    def forward(self, a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+        """Return views, which are not contiguous."""
+        return torch.tanh(self.up(a * b)).chunk(2, -1)
+
+
 class Lora(nn.Module):
     """A frozen linear layer and a trained product of two thin ones (arXiv 2106.09685)."""
 
@@ -168,6 +180,14 @@ class Pixels(nn.Module):
     def forward(self, colours: Tensor) -> Tensor:
         """Return images [N, CHANNELS, SIDE, SIDE]."""
         return self.table(colours).movedim(-1, 1).unflatten(2, (SIDE, SIDE)).contiguous()
+
+
+class ChannelsLast(Pixels):
+    """The colours of pixels to images, in memory pixel by pixel."""
+
+    def forward(self, colours: Tensor) -> Tensor:
+        """Return images of the same shape, which are not contiguous."""
+        return super().forward(colours).contiguous(memory_format=torch.channels_last)
 
 
 class MeanLoss(nn.Module):
@@ -221,10 +241,34 @@ def relu_in_place() -> list[nn.Module]:
     return [*first, *(layer for block in blocks for layer in block), MeanLoss()]
 
 
+def channels_last() -> list[nn.Module]:
+    """Return convolutions and norms of images in memory pixel by pixel."""
+    convs = [nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1) for _ in range(4)]
+    blocks = [(conv, nn.BatchNorm2d(CHANNELS), nn.ReLU()) for conv in convs[1:]]
+    layers: list[nn.Module] = [ChannelsLast(), convs[0]]
+    layers += [layer for block in blocks for layer in block]
+    layers.append(MeanLoss())
+    for layer in layers:
+        layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return layers
+
+
 def add_in_place() -> list[nn.Module]:
     """Return layers, every second of which adds to its input in place."""
     pairs = ((nn.Linear(D, D), AddInPlace()) for _ in range(NUM_BLOCKS // 2))
     return [Embedding(), *(layer for pair in pairs for layer in pair), Head()]
+
+
+def halves() -> list[nn.Module]:
+    """Return layers between which halves of one memory go."""
+    first = Embedding(lambda x: [torch.tanh(x)])
+    return [first, *(Halves() for _ in range(NUM_BLOCKS)), Head()]
+
+
+def views_in_place() -> list[nn.Module]:
+    """Return linear layers, whose outputs are views, and activations in place after them."""
+    blocks = [(nn.Linear(D, D), nn.Identity(), nn.ReLU(True), nn.Identity()) for _ in range(3)]
+    return [Embedding(), *(layer for block in blocks for layer in block), Head()]
 
 
 def lora() -> list[nn.Module]:

@@ -10,7 +10,7 @@ from accelerate.data_loader import prepare_data_loader
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 from transformers import Trainer, TrainingArguments
-from transformers.trainer import SCHEDULER_NAME
+from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME
 
 from synth.errors import SynthError
 
@@ -163,9 +163,11 @@ class PipelineTrainer(Trainer):
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write the weights of the whole model for `from_pretrained`; all ranks call this."""
         folder = Path(output_dir or self.args.output_dir or "trained")
-        written = folder / ".weights"
+        written, ranks = folder / ".weights", AllRanks.of_processes()
+        if self.args.should_save:  # of a run that ended meanwhile
+            shutil.rmtree(written, ignore_errors=True)
         save_weights(written, self.pipeline)
-        AllRanks.of_processes().together(lambda: self._replace_weights(folder, written))
+        ranks.together(lambda: self._replace_weights(folder, written))
 
     def _replace_weights(self, folder: Path, written: Path) -> None:
         """Move weights into a folder that may have others, and write the tokenizer beside them."""
@@ -181,12 +183,18 @@ class PipelineTrainer(Trainer):
             tokenizer.save_pretrained(folder)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        """Write the optimizer of all ranks beside the weights of a checkpoint."""
+        """Write the optimizer of all ranks beside the weights of a checkpoint.
+
+        Raises:
+            SynthError: it cannot be written; the checkpoints before it stay.
+        """
         if self.args.should_save:  # of an earlier run
             shutil.rmtree(Path(output_dir, _RANKS), ignore_errors=True)
         checkpoints, state = self._checkpoints(output_dir, resume=False)
         checkpoints.save(state)
         checkpoints.close()
+        if checkpoints.failed_step is not None:
+            raise SynthError(f"the optimizer could not be written to {output_dir}: see the warning")
         if self.args.should_save:
             scheduler: Any = self.lr_scheduler
             torch.save(scheduler.state_dict(), Path(output_dir, SCHEDULER_NAME))
@@ -198,12 +206,29 @@ class PipelineTrainer(Trainer):
         load_weights(str(self.state.best_model_checkpoint), self.pipeline)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Load the layers and the optimizer of this rank, if the checkpoint has them."""
-        if checkpoint is None or not Path(checkpoint, _RANKS).exists():
+        """Load the layers and the optimizer of this rank, if the checkpoint has one (a Trainer's
+        `save_only_model` writes none).
+
+        Raises:
+            SynthError: the optimizer is that of a `Trainer` in one process, or is not complete.
+        """
+        if checkpoint is None:
+            return
+        if not Path(checkpoint, _RANKS).exists():
+            if Path(checkpoint, OPTIMIZER_NAME).exists():
+                raise SynthError(
+                    f"{checkpoint} has the optimizer of a Trainer, which a pipeline cannot take: "
+                    f"resume from a checkpoint of PipelineTrainer, or load the weights alone "
+                    f"(synth.load_weights) and train without resume_from_checkpoint"
+                )
             return
         checkpoints, own = self._checkpoints(checkpoint, resume=True)
-        checkpoints.restore(lambda found: own.check_goes_on(found, found.step))
+        found = checkpoints.restore(lambda found: own.check_goes_on(found, found.step))
         checkpoints.close()
+        if found is None:
+            raise SynthError(
+                f"{checkpoint} has no complete optimizer in {_RANKS!r}: resume from an earlier one"
+            )
         optimizer: Any = self.optimizer
         scheduler: Any = self.lr_scheduler
         scheduler.load_state_dict(torch.load(Path(checkpoint, SCHEDULER_NAME)))

@@ -21,7 +21,7 @@ from synth.schedule.verify import verify
 from synth.schedule.verify_vocabulary import check_executable
 from synth.units import counted
 
-from ..execution.gradients.all_reduce import is_sharded
+from ..execution.gradients.all_reduce import is_sharded, local_part
 from ..execution.stage.stage import Loss, Stage
 from ..execution.transport.rank_group import RankGroup
 from ..optimize.stage_optimizer import static_bytes
@@ -80,7 +80,7 @@ def _check_untied(plan: Plan, stages: Mapping[int, Stage], lowered: Lowered, ran
     held = [{stage for stage, _ in own} for own in lowered.schedule.placement.held]
     for tie in plan.costs.ties:
         having = [number for number, own in enumerate(held) if own.intersection(tie.stages)]
-        if rank in having and len(having) > 1 and not _is_frozen(tie, stages):
+        if rank in having and len(having) > 1 and not _is_frozen(tie, plan, stages):
             raise SynthError(
                 f"stages {', '.join(map(str, tie.stages))} of the plan share parameters, which "
                 f"ranks {', '.join(map(str, having))} would train apart: give them on each of "
@@ -89,11 +89,21 @@ def _check_untied(plan: Plan, stages: Mapping[int, Stage], lowered: Lowered, ran
             )
 
 
-def _is_frozen(tie: StageTie, stages: Mapping[int, Stage]) -> bool:
-    """True if a tie was frozen in the profile, and stages have as many bytes that are frozen."""
-    own = [stages[number].module for number in tie.stages if number in stages]
-    frozen = [sum(p.nbytes for p in each.parameters() if not p.requires_grad) for each in own]
-    return not tie.trained and min(frozen) >= tie.static_bytes
+def _is_frozen(tie: StageTie, plan: Plan, stages: Mapping[int, Stage]) -> bool:
+    """True if a tie was frozen in the profile, and is here, as far as the bytes of stages tell.
+
+    A stage with it has as many bytes that are frozen, and no more that are trained than planned.
+    """
+    if tie.trained:
+        return False
+    size = plan.workload.optimizer.gradient_bytes
+    for number in set(tie.stages).intersection(stages):
+        parameters = [*map(local_part, stages[number].module.parameters())]
+        frozen = sum(p.nbytes for p in parameters if not p.requires_grad)
+        trained = sum(size(p.numel(), p.element_size()) for p in parameters if p.requires_grad)
+        if frozen < tie.static_bytes or trained > plan.costs.stages[number].gradient_bytes:
+            return False
+    return True
 
 
 def _warn_of_whole_stages(plan: Plan, stages: Mapping[int, Stage], rank: int) -> None:

@@ -58,7 +58,10 @@ def held_bytes(sample: Sample) -> HeldBytes:
     """
     is_divided = any(hasattr(p, "to_local") for p in sample.layer.parameters())
     if not is_divided or sample.device.type == "cuda":
-        return _held_once(sample)
+        held = _held_once(sample)
+        if all(x.is_contiguous() for x in _tensors_of(sample.x)):
+            return held
+        return _either_way(sample, held)
     found = [_held_once(sample) for _ in range(_TIMES_DIVIDED)]
     return replace(
         found[0],
@@ -67,6 +70,28 @@ def held_bytes(sample: Sample) -> HeldBytes:
         rise_bytes=_least([one.rise_bytes for one in found]),
         inner_rise_bytes=_least([one.inner_rise_bytes for one in found]),
     )
+
+
+def _either_way(sample: Sample, held: HeldBytes) -> HeldBytes:
+    """Return the most that a layer holds of its input as it is, and of the contiguous one.
+
+    A stage receives contiguous tensors, and a layer that copies one layout saves the other itself.
+    """
+    received = replace(sample, x=pytree.tree_map_only(Tensor, Tensor.contiguous, sample.x))
+    other, x_bytes = _held_once(received), sum(map(allocated_bytes, _tensors_of(received.x)))
+    is_longer = other.input_until.rank_in_chain > held.input_until.rank_in_chain
+    for_w = is_longer and other.input_until == OpKind.W
+    return replace(
+        held,
+        saved_bytes=max(held.saved_bytes, other.saved_bytes + x_bytes * is_longer),
+        saved_w_bytes=max(held.saved_w_bytes, other.saved_w_bytes + x_bytes * for_w),
+        rise_bytes=_most(held.rise_bytes, other.rise_bytes),
+        inner_rise_bytes=_most(held.inner_rise_bytes, other.inner_rise_bytes),
+    )
+
+
+def _most(rises: dict[OpKind, int], others: dict[OpKind, int]) -> dict[OpKind, int]:
+    return {kind: max(rise, others.get(kind, 0)) for kind, rise in rises.items()}
 
 
 def _least(rises: Sequence[dict[OpKind, int]]) -> dict[OpKind, int]:
@@ -90,15 +115,8 @@ def _held_once(sample: Sample) -> HeldBytes:
     until |= dict.fromkeys(needed_after_b, OpKind.W)
     fused.backward_fused()
     tensors = micro_batch.tensors(until)
-    rises, last = _rises(sample, fused.last)
-    inner: dict[OpKind, int] = {}
-    if sample.targets is None:  # nothing follows the last layer
-        inner, last = _rises(sample, last, is_inner=True)
-        views = [one.is_view for one in map(_Seen.of, _tensors_of(sample.x))]
-        if any(one.is_changed and view for one, view in zip(tensors.taken, views, strict=False)):
-            of_view, _ = _rises(sample, last, is_inner=True, of_view=True)
-            inner = {kind: max(rise, of_view[kind]) for kind, rise in inner.items()}
-    rises = {kind: max(rise, inner.get(kind, 0)) for kind, rise in rises.items()}
+    rises, inner = _all_rises(sample, tensors, fused.last)
+    rises = _most(rises, inner)
     rises[OpKind.F] = max(micro_batch.rises[OpKind.F], fused.rises[OpKind.F])
     sent_bytes = sum(one.num_bytes for one in tensors.returned)
     return HeldBytes(
@@ -115,18 +133,35 @@ def _held_once(sample: Sample) -> HeldBytes:
     )
 
 
+def _all_rises(
+    sample: Sample, tensors: LayerTensors, after: Measurement
+) -> tuple[dict[OpKind, int], dict[OpKind, int]]:
+    """Measure B, W and BW at the end of a stage, and before another layer of it.
+
+    Autograd copies the gradient of a view that is changed in place. The layer before returns one if
+    the sample has one, as a linear layer does with three dimensions.
+    """
+    views = [leaf._is_view() for leaf in _tensors_of(sample.x)]
+    taken = zip(tensors.taken, views, strict=False)  # the first layer takes none
+    changes_view = any(one.is_changed and is_view for one, is_view in taken)
+    found: list[dict[OpKind, int]] = [{}, {}]
+    # Nothing follows the last layer.
+    for is_inner in (False, True) if sample.targets is None else (False,):
+        for of_view in (False, True) if changes_view else (False,):
+            rises, after = _rises(sample, after, is_inner=is_inner, of_view=of_view)
+            found[is_inner] = _most(rises, found[is_inner])
+    return found[False], found[True]
+
+
 def _rises(
-    sample: Sample, after: Measurement, *, is_inner: bool = False, of_view: bool = False
+    sample: Sample, after: Measurement, *, is_inner: bool, of_view: bool
 ) -> tuple[dict[OpKind, int], Measurement]:
     """Measure B, W and BW where what others hold stays there.
 
     The executor holds the input, the output and the gradient of a stage to the end of the last op
     that needs them. Before another layer of its stage (`is_inner`) autograd alone holds a layer's
     gradient, which is freed when it has been read, and the output lives on in B if the other layer
-    needs it until W. The layer before may have saved the input, too.
-
-    Autograd copies the gradient of a view that is changed in place. The layer before may have
-    returned one (`of_view`), as a linear layer does with three dimensions.
+    needs it until W. The layer before may have saved the input, too; `of_view`: it returned a view.
 
     Returns:
         The rises, and the last window of the measurement.
@@ -201,7 +236,7 @@ class _Seen(NamedTuple):
     num_bytes: int
     version: int
     is_real: bool
-    is_view: bool
+    is_contiguous: bool
 
     @classmethod
     def of(cls, tensor: Tensor) -> Self:
@@ -211,7 +246,7 @@ class _Seen(NamedTuple):
             tensor.numel() * tensor.element_size(),
             versions_of([tensor])[0],
             can_have_gradient(tensor),
-            tensor._is_view(),
+            tensor.is_contiguous(),
         )
 
 
@@ -261,7 +296,8 @@ class _MeasuredMicroBatch:
         self._watched: dict[str, list[_Watched]] = {}
         self._seen: dict[str, list[_Seen]] = {}
         self._after_f: list[_Seen] = []
-        self._like = sample.gradients_like(self.stage, "meta")
+        like = sample.gradients_like(self.stage, "meta")
+        self._like = like if is_inner else tuple(map(Tensor.contiguous, like))  # as received
         self._put("x", self._window(sample.copy_of_x))
         if sample.is_first:  # the bytes that the layer saves of its own inputs count as its own
             self._watched["x"] = [watched._replace(size=0) for watched in self._watched["x"]]
@@ -340,6 +376,7 @@ class _MeasuredMicroBatch:
                     num_bytes=one.num_bytes,
                     gradient_bytes=0 if place is None else allocated_bytes(self._like[place]),
                     gradient_until=last_of([OpKind.B, kept]),
+                    is_copied=not one.is_contiguous,
                 )
             )
         return LayerTensors(
@@ -357,7 +394,8 @@ class _MeasuredMicroBatch:
 
     def _forward(self) -> None:
         y = self.sample.forward(self.stage, self._tensors["x"], fused=self.fused)
-        self.output_bytes = sum({_place(t): allocated_bytes(t) for t in y}.values())
+        sent = [tensor for tensor in y if tensor.is_contiguous()]  # copies of the others are
+        self.output_bytes = sum({_place(t): allocated_bytes(t) for t in sent}.values())
         self._after_f = [_Seen.of(x) for x in _tensors_of(self._tensors["x"])]
         self._put("y", y)
 

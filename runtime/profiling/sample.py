@@ -18,6 +18,15 @@ def copied(tree: Any) -> Any:
     return pytree.tree_map_only(Tensor, torch.clone, tree)
 
 
+def _copied_views(tree: Any) -> Any:
+    """Return a tree with copies of its tensors, of which those are views that were."""
+
+    def copy(tensor: Tensor) -> Tensor:
+        return tensor.clone().view_as(tensor) if tensor._is_view() else tensor.clone()
+
+    return pytree.tree_map_only(Tensor, copy, tree)
+
+
 def positional(x: Any, *, is_first: bool) -> tuple[Any, ...]:
     """Return a layer's positional arguments: a tuple is spread, and an output that is a list."""
     spread = isinstance(x, tuple) if is_first else isinstance(x, tuple | list)
@@ -53,7 +62,7 @@ class Sample:
 
     def run(self) -> Any:
         """Run the layer on copies of the inputs and the targets."""
-        given = positional(self.copy_of_x(), is_first=self.is_first)
+        given = positional(_copied_views(self.x), is_first=self.is_first)
         arguments = given if self.targets is None else (*given, copied(self.targets))
         return self.layer(*arguments) if self.call is None else self.call(arguments)
 

@@ -290,7 +290,7 @@ class StageLayers(NamedTuple):
         """Return what a stage of these layers holds of its ends.
 
         Where ops need some of the tensors of an end for longer than others, the end as a whole is
-        needed until F, and the others count as saved.
+        needed until F, and the others count as saved. So they do where the output is a copy.
 
         Args:
             is_first: True if it is the first stage, which holds no input.
@@ -299,6 +299,8 @@ class StageLayers(NamedTuple):
         made = [one if one.taken < 0 else one._replace(until=F) for one in self.memories]
         input_until = _shared(taken)
         output_until = _shared([(one.num_bytes, one.until) for one in made])
+        if self.tensors.has_copies:
+            output_until = F  # the copies are free when they are sent
         more = [one for one in taken if input_until == F]
         more += [(one.num_bytes, one.until) for one in made if output_until == F and one.is_new]
         held = tuple(one for one in made if output_until != F and not one.is_new)

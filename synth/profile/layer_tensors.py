@@ -41,7 +41,7 @@ class MadeMemory(Record):
     until: OpKind
 
 
-class ReturnedTensor(Record):
+class ReturnedTensor(BriefRecord):
     """A tensor that a layer returns.
 
     Attributes:
@@ -49,12 +49,16 @@ class ReturnedTensor(Record):
         num_bytes: its elements.
         gradient_bytes: the gradient that comes back; 0 if none does.
         gradient_until: B or W, the last op of the layer that needs that gradient.
+        is_copied: True if it is not contiguous: a stage that ends here holds and sends a copy.
     """
+
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("is_copied",)
 
     memory: Whole = Field(ge=0)
     num_bytes: Bytes
     gradient_bytes: Bytes
     gradient_until: OpKind
+    is_copied: bool = False
 
 
 class LayerTensors(Record):
@@ -80,17 +84,26 @@ class LayerTensors(Record):
 
     @property
     def are_plain(self) -> bool:
-        """True if there is at most one tensor on each side, of memory of its own, none changed."""
+        """True if there is at most one tensor on each side, of memory of its own, none changed.
+
+        It is also contiguous.
+        """
         return (
             len(self.taken) <= 1
             and [one.memory for one in self.returned] in ([], [len(self.taken)])
             and not self.changes_input
+            and not self.has_copies
         )
 
     @property
     def changes_input(self) -> bool:
         """True if F writes to a tensor that it takes."""
         return any(one.is_changed for one in self.taken)
+
+    @property
+    def has_copies(self) -> bool:
+        """True if a stage that ends here sends a copy of a tensor."""
+        return any(one.is_copied for one in self.returned)
 
     @property
     def made_bytes(self) -> int:

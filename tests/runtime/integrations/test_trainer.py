@@ -1,5 +1,6 @@
 """`PipelineTrainer` logs what `transformers.Trainer` logs in one process."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -186,8 +187,19 @@ def test_a_resumed_run_and_the_best_model_are_those_of_a_trainer(pool: Any, tmp_
 
     start = whole / "checkpoint-6"
     for text, exact in ((plan, True), (other, False)):
+        left = tmp_path / "again" / "checkpoint-9" / ".weights"  # by a run that was killed there
+        left.mkdir(parents=True, exist_ok=True)
+        (left / "model.safetensors").touch()
         resumed, _ = pool.run(train, 2, text, tmp_path / "again", SAVING, num, start)
         assert resumed == (log if exact else pytest.approx(log, rel=1e-5))
+
+    (start / "optimizer.pt").touch()
+    shutil.rmtree(start / "pipeline")
+    with pytest.raises(Exception, match="has the optimizer of a Trainer"):
+        pool.run(train, 2, plan, tmp_path / "again", SAVING, num, start)
+    (start / "pipeline").mkdir()
+    with pytest.raises(Exception, match="has no complete optimizer"):
+        pool.run(train, 2, plan, tmp_path / "again", SAVING, num, start)
 
 
 @pytest.mark.parametrize(

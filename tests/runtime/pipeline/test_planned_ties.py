@@ -120,3 +120,20 @@ def test_frozen_ones_need_nothing_and_adapters_get_the_gradients_of_the_uncut_mo
     trained = adapted_layers(is_frozen=False)
     with pytest.raises(SynthError, match=r"plan share parameters, which ranks 0, 1"):
         run_ranks(2, lambda group: train(group, trained))
+
+
+def test_frozen_ones_that_are_trained_here_are_refused_beside_other_frozen_layers() -> None:
+    def layers() -> list[nn.Module]:
+        shared = nn.Linear(8, 8).requires_grad_(False)
+        others = [nn.Linear(8, 8).requires_grad_(False) for _ in range(2)]
+        return [others[0], Adapted(shared), Adapted(shared), others[1], Loss()]
+
+    profile = profile_layers(layers(), X[:2], X[:2], warmup=0, iterations=1)
+    made, whole = Plan.of(profile, [2, 3], generate("1f1b", 2, 2)), layers()
+    whole[1].get_submodule("frozen").requires_grad_(True)
+
+    def prepare(group: Any) -> None:
+        synth.Pipeline(made, made.modules(group.rank, copy.deepcopy(whole)), group=group)
+
+    with pytest.raises(SynthError, match=r"plan share parameters, which ranks 0, 1"):
+        run_ranks(2, prepare)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmarks import planned_peaks_models as models
 from benchmarks.planned_peaks import differences, plan_of, profiled
@@ -41,6 +41,26 @@ def test_a_profile_says_which_tensors_are_passed_on_and_which_are_changed() -> N
     assert found.layer_profile(0).tensors is None
 
 
+def test_a_profile_says_which_outputs_are_sent_as_copies() -> None:
+    made = [models.Embedding(lambda x: [torch.tanh(x)]), models.Halves(), models.Head()]
+    profile = profile_layers(made, *models.batch(0), warmup=0, iterations=1)
+    halves = profile.layer_profile(1).boundary_tensors
+    assert [one.is_copied for one in halves.returned] == [True, True]
+    first, _ = partition_costs(profile, [2, 1]).stages
+    both_bytes = 2 * 4 * models.N * models.T * models.D
+    assert (first.output_until, first.output_bytes) == (OpKind.F, both_bytes)
+    assert first.saved_bytes >= both_bytes + profile.layer_profile(1).saved_bytes
+
+
+def test_what_passes_a_view_on_leaves_it_one() -> None:
+    def rise(*between: nn.Module) -> int:
+        layers = [models.Embedding(), nn.Linear(64, 64), *between, nn.ReLU(True), models.Head()]
+        profile = profile_layers(layers, *models.batch(0), warmup=0, iterations=1)
+        return profile.layer_profile(len(layers) - 2).rise_bytes[OpKind.BW]
+
+    assert rise() == rise(nn.Identity()) > rise(nn.LayerNorm(64))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mask_passed_on", "relu_in_place", "add_in_place"])
 def test_the_peaks_of_a_whole_step_are_the_planned_ones(name: str) -> None:
@@ -58,6 +78,14 @@ def test_no_rank_exceeds_its_planned_peak_by_which_little_is_planned_too_much(
     profile = profiled(name)
     for off in differences(name, profile, plan_of(profile, schedule, 2)):
         assert -STATE_PERCENT <= off <= 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", ["1f1b, 4 ranks", "zb-v"])
+@pytest.mark.parametrize("name", ["halves", "views_in_place", "channels_last"])
+def test_no_rank_exceeds_its_planned_peak_where_outputs_are_views(name: str, schedule: str) -> None:
+    profile = profiled(name)
+    assert min(differences(name, profile, plan_of(profile, schedule, 2))) >= 0
 
 
 @pytest.mark.slow

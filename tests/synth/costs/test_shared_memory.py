@@ -47,6 +47,7 @@ def random_tensors(rng: random.Random, sizes: list[int]) -> tuple[LayerTensors, 
                 num_bytes=memory_sizes[at],
                 gradient_bytes=rng.randint(0, 9),
                 gradient_until=rng.choice((B, W)),
+                is_copied=rng.random() < 0.1,
             )
             for at in memories
         ),
@@ -116,6 +117,8 @@ class Walk:
         self.layers = layers
         self.input_until = self.all.shared_until({*self.all.inputs}, counts_inputs=True)
         self.output_until = self.all.shared_until({*self.all.outputs}, counts_inputs=False)
+        if any(one.is_copied for one in layers[-1].boundary_tensors.returned):
+            self.output_until = F
         own = [one for one in self.all.size if one not in self.all.inputs]
         kept = {*self.all.outputs} if self.output_until != F else set()
         self.own = [one for one in own if one not in kept]
