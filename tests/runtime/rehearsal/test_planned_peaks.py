@@ -94,7 +94,11 @@ def test_moves_leave_what_is_a_part_of_a_stage_s_input() -> None:
     profile = profiled("encoder_output").replace(links=links)
     sizes = [2, 2, 2, 3]
     costs = partition_costs(profile, sizes)
-    schedule = generate("pipeoffload:2,full", 2, 16, costs=costs)
+    durations_us = {OpKind.F: 1000, OpKind.B: 1000, OpKind.W: 1000, OpKind.BW: 2000}
+    timed = [
+        stage.replace(duration_us={**stage.duration_us, **durations_us}) for stage in costs.stages
+    ]
+    schedule = generate("pipeoffload:2,half", 2, 16, costs=costs.replace(stages=tuple(timed)))
     plan = Plan.of(profile, sizes, schedule)
     assert schedule.offloads and all(stage.parts_bytes for stage in costs.stages[1:-1])
     assert min(differences("encoder_output", profile, plan)) >= 0
