@@ -23,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
+from synth.costs.costs import Costs
 from synth.op_kinds import ADDING, READING, VISITS, OpKind
 from synth.profile.links import MOST_COPIES
 from synth.schedule.error import ScheduleError
@@ -154,3 +155,11 @@ def _with_reductions(program: Sequence[Op], sharded: Sharded) -> Iterator[Op]:
         if place in ends:
             yield Op(OpKind.REDUCE_GRAD, op.stage, numbers[op.stage])
             numbers[op.stage] += 1
+
+
+def sharded_costs(costs: Costs, sharded: Sharded) -> Costs:
+    """Return the costs as memory is counted; see `Costs.with_early_gradients`.
+
+    With ZeRO-1 each rank keeps whole gradients, to which B adds those that it computes itself.
+    """
+    return costs if sharded is Sharded.OPTIMIZER else costs.with_early_gradients()

@@ -22,7 +22,6 @@ visit. Rank memory follows from the order of these ops alone, as everything else
 from dataclasses import dataclass
 from enum import StrEnum
 
-from synth.costs.costs import Costs
 from synth.schedule.error import ScheduleError
 
 
@@ -103,11 +102,3 @@ class WeightFlow:
     def keeps_all(self, stage: int, rank: int) -> bool:
         """True if the whole stage is in a rank's own memory, not in its host's."""
         return self.weights != Route.HOST and self.homes[stage] == (rank,)
-
-
-def sharded_costs(costs: Costs, sharded: Sharded) -> Costs:
-    """Return the costs as memory is counted; see `Costs.with_early_gradients`.
-
-    With ZeRO-1 each rank keeps whole gradients, to which B adds those that it computes itself.
-    """
-    return costs if sharded is Sharded.OPTIMIZER else costs.with_early_gradients()

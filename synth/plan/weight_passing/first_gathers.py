@@ -12,7 +12,7 @@ from synth.schedule.model import Schedule
 from synth.schedule.rank_memory import kept_bytes, slot_levels, static_bytes
 from synth.schedule.sharded_pipelines import sharded_pipelines, side_by_side
 from synth.schedule.verify import lower_checked
-from synth.schedule.weight_flow import Sharded, WeightFlow, sharded_costs
+from synth.schedule.weight_flow import Sharded, WeightFlow
 from synth.solver.problem import Problem
 from synth.solver.weight_passing.free_bytes import FreeBytes
 from synth.solver.weight_passing.gradient_sums import rounds_of, take_sums
@@ -31,9 +31,7 @@ class OrderOfOne:
     def __init__(self, schedule: Schedule, problem: Problem) -> None:
         self.schedule, self.problem = schedule, problem
         # They are read where weights are sharded.
-        self._levels = _levels_without_state(
-            schedule, sharded_costs(problem.costs, Sharded.WEIGHTS)
-        )
+        self._levels = _levels_without_state(schedule, problem.costs.with_early_gradients())
 
     @cached_property
     def _weight_flow(self) -> WeightFlow | None:

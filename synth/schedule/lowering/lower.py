@@ -58,7 +58,8 @@ from synth.schedule.lowering.visit_transfers import updates_after_sums
 from synth.schedule.lowering.weight_visits import WeightVisits, find_visits
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op, Value
-from synth.schedule.weight_flow import Route, sharded_costs
+from synth.schedule.sharded_pipelines import sharded_costs
+from synth.schedule.weight_flow import Route
 
 __all__ = ["Action", "Collective", "Instruction", "Lowered", "Transfer", "lower", "lower_arrays"]
 

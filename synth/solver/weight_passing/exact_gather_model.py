@@ -22,7 +22,8 @@ from typing import NamedTuple, TypeAlias
 from synth.op_kinds import OpKind
 from synth.schedule.lowering.effects import Effects
 from synth.schedule.ops import Op
-from synth.schedule.weight_flow import Sharded, sharded_costs
+from synth.schedule.sharded_pipelines import sharded_costs
+from synth.schedule.weight_flow import Sharded
 from synth.solver.cpsat.or_tools import cp_model
 from synth.solver.weight_passing.gather_lifetimes import Sums, find_lives, sum_of
 from synth.solver.weight_passing.problem import WeightPassingProblem

@@ -14,7 +14,7 @@ from synth.costs.stage_costs import StageCosts
 from synth.op_kinds import ADDING, READING, OpKind
 from synth.schedule.lowering.effects import Effects
 from synth.schedule.ops import Op, Value
-from synth.schedule.weight_flow import Sharded, sharded_costs
+from synth.schedule.weight_flow import Sharded
 from synth.solver.weight_passing.compute_order import ComputeOrder
 from synth.solver.weight_passing.free_bytes import FreeBytes, Span
 from synth.solver.weight_passing.gradient_sums import rounds_of, take_sums
@@ -32,9 +32,7 @@ class OpNeeds:
 
     def __init__(self, passing: WeightPassingProblem) -> None:
         self.passing = passing
-        self._effects = Effects(
-            sharded_costs(passing.problem.costs, Sharded.WEIGHTS), passing.rounds
-        )
+        self._effects = Effects(passing.problem.costs.with_early_gradients(), passing.rounds)
         self._known: dict[Op, tuple[list[Value], list[Value], int, int]] = {}
 
     def free_bytes(
