@@ -63,6 +63,8 @@ if __name__ == "__main__":
 LAUNCHER = """
 import errno, os, signal, sys
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever ignores it around the tests
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 if "nohup" in sys.argv:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
