@@ -229,7 +229,7 @@ class _Watched(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """What is known of a tensor of a boundary that may be gone; `is_real`: of real numbers."""
+    """Facts of a boundary's tensor that outlive it; `is_real`: it has real numbers."""
 
     address: int
     memory_bytes: int

@@ -53,7 +53,7 @@ class _Memory(NamedTuple):
 
 
 class StageEnds(NamedTuple):
-    """What a stage holds of its input and of its output beyond F.
+    """The part of its input and of its output that a stage holds beyond F.
 
     Attributes:
         input_until: the last op that needs the whole input.
@@ -83,7 +83,7 @@ class StageEnds(NamedTuple):
 
 @dataclass(slots=True)
 class LayerBoundary:
-    """What changes in a stage, in bytes, where a layer follows others.
+    """The bytes that change in a stage where a layer follows others.
 
     Attributes:
         saved_bytes: what is held of the boundary after F.

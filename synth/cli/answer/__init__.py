@@ -1,1 +1,1 @@
-"""What several commands print: tables, sentences, JSON."""
+"""Answers that several commands print: tables, sentences, JSON."""

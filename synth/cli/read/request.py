@@ -1,4 +1,4 @@
-"""What a command is asked to do: a record of its options, some of which name files to write."""
+"""The request of a command: a record of its options, some of which name files to write."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -122,7 +122,7 @@ def launcher(folder: Path, *arguments: str) -> "Iterator[subprocess.Popen[str]]"
 
 
 def told(folder: Path, start: int = 0) -> list[dict[str, Any]]:
-    """What both ranks wrote at a start, once they have."""
+    """Wait for both ranks of a start, and return what they wrote."""
     paths = [folder / f"rank-{rank}-{start}.json" for rank in range(2)]
     until_s = time.monotonic() + 300
     while time.monotonic() < until_s:
