@@ -87,11 +87,13 @@ def peaks_of(plan: Plan) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("reduces", [False, True], ids=["without", "with"])
 def test_a_local_shard_takes_what_was_planned_for_it(reduces: bool) -> None:
     plan = plan_of(ranks=4, reduces=reduces)
+    # Gloo's thread lets go of what it reduced a moment after the rank has gone on.
+    late_bytes = inputs(0)[0].nbytes if reduces else 0
     for (static_bytes, peak_bytes), planned in zip(
         peaks_of(plan), plan.claim.peak_bytes, strict=True
     ):
         assert static_bytes < peak_bytes
-        assert 0.9 * planned < peak_bytes <= planned
+        assert 0.9 * planned < peak_bytes <= planned + late_bytes
 
 
 def test_a_shard_holds_its_share_of_the_matrices_and_whole_boundaries() -> None:
