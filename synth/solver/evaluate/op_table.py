@@ -104,6 +104,12 @@ class OpTable:
         """Return 3 · copy + kind; ops of one row keep their order."""
         return number // self.num_micro_batches
 
+    def rank_of(self, number: int) -> int:
+        """Return the rank of an op."""
+        if number >= self.num_split:
+            return self.copy_ranks[number - self.num_split]
+        return self.copy_ranks[self.row(number) // 3]
+
     def _first(self, copy: int, kind: OpKind) -> int:
         code = 1 if kind == BW else SPLIT.index(kind)
         return (3 * copy + code) * self.num_micro_batches

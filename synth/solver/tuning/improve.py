@@ -91,7 +91,7 @@ class AnnealingTuning:
     """Simulated annealing over single moves."""
 
     # Effort units: one per op of the problem for each move; the rate is of one core.
-    units_per_s: int = 30_000_000
+    units_per_s: int = 90_000_000
     # Farthest move in places, and the share of moves by one place.
     farthest: int = 12
     adjacent_share: float = 0.5
