@@ -296,6 +296,8 @@ class _MeasuredMicroBatch:
         self._watched: dict[str, list[_Watched]] = {}
         self._seen: dict[str, list[_Seen]] = {}
         self._after_f: list[_Seen] = []
+        own = [[*vars(part).values()] for part in sample.layer.modules()]
+        self._own = {_place(tensor) for tensor in _tensors_of(own)}  # also of attributes
         like = sample.gradients_like(self.stage, "meta")
         self._like = like if is_inner else tuple(map(Tensor.contiguous, like))  # as received
         self._put("x", self._window(sample.copy_of_x))
@@ -405,12 +407,12 @@ class _MeasuredMicroBatch:
     def _put(self, name: str, tree: Any) -> None:
         """Hold the tensors of a boundary; a storage that is held already has no size here.
 
-        An in-place layer returns such a storage, and so does one that passes a mask on. Of the
-        first layer it is the output's.
+        An in-place layer returns such a storage, and so does one that passes a mask on, or returns
+        a part of its own state. Of the first layer it is the output's.
         """
         theirs = ["x"] * self.sample.is_first
         others = [other for key, other in self._tensors.items() if key not in (name, *theirs)]
-        held = {_place(tensor) for tensor in _tensors_of(others)}
+        held = self._own | {_place(tensor) for tensor in _tensors_of(others)}
         self._tensors[name], self._watched[name] = tree, []
         for tensor in _tensors_of(tree):
             size = 0 if _place(tensor) in held else allocated_bytes(tensor)
