@@ -1,6 +1,7 @@
 """A whole model as the layers of a pipeline."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from threading import Lock
 from typing import Any
 
@@ -62,7 +63,7 @@ def cut_model(
     named = None if at is None else named_pieces(model, at)
     begins = find_blocks(model) if named is None else [n for names in named.values() for n in names]
     call = loss_call(model)
-    with _one_at_a_time, unchanged(model), torch.random.fork_rng(devices=[]), as_traced(inputs):
+    with _one_at_a_time, _as_written(), unchanged(model), as_traced(inputs):
         recording = record(model, closed_modules(model, begins), call, inputs, targets)
     steps = without_unused(recording)
     if named is None:
@@ -74,9 +75,19 @@ def cut_model(
     if len(pieces) < 2:
         raise SynthError("the model was cut into one piece; name more modules with --cut")
     if check:
-        with _one_at_a_time:
+        with _one_at_a_time, _as_written():
             check_pieces(model, pieces, call, inputs, targets)
     return CutModel(pieces)
+
+
+@contextmanager
+def _as_written() -> Iterator[None]:
+    """Within it nothing is compiled, such as flex attention, and torch's generator is a copy.
+
+    What is watched cannot be compiled.
+    """
+    with torch.compiler.set_stance("force_eager"), torch.random.fork_rng(devices=[]):
+        yield
 
 
 def _has_parameters(model: nn.Module, step: RecordedCall) -> bool:
