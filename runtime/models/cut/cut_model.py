@@ -20,7 +20,7 @@ from .piece import Piece
 from .recorder import record
 from .steps import RecordedCall
 from .structure import Structure
-from .whole import as_traced, loss_call
+from .whole import as_traced, inside_peft, loss_call
 
 # Ranks in one process share torch's generator of random numbers.
 _one_at_a_time = Lock()
@@ -42,7 +42,7 @@ def cut_model(
 
     Args:
         model: on the CPU, called as `loss_call` says; its parameters may be without values
-            (`empty_parameters`).
+            (`empty_parameters`). Of a `PeftModel` it is the model inside.
         inputs: of one micro-batch, a tree of tensors.
         targets: of the same micro-batch.
         at: modules at which pieces begin, such as "embed | blocks.* | norm | head"; None: at the
@@ -54,6 +54,7 @@ def cut_model(
         SynthError: no blocks are found, the forward cannot be followed, or the pieces do not
             compute what the whole model does.
     """
+    model = inside_peft(model)
     check_has_sizes(model, type(model).__name__)
     if check and has_empty_parameters(model):
         raise SynthError(

@@ -31,10 +31,32 @@ def loss_call(model: nn.Module) -> Callable[[Any, Any], Tensor]:
 
 def is_of_transformers(model: nn.Module) -> bool:
     """True for a model whose class is of transformers, or derived from one."""
-    return any(
-        base.__name__ == "PreTrainedModel" and base.__module__.startswith("transformers.")
-        for base in type(model).__mro__
-    )
+    return _is_a(model, "PreTrainedModel", "transformers.")
+
+
+def inside_peft(model: nn.Module) -> nn.Module:
+    """Return the model that a `PeftModel` has its adapters in; others are returned as they are.
+
+    Raises:
+        SynthError: PEFT computes beside the model, too.
+    """
+    if not _is_a(model, "PeftModel", "peft."):
+        return model
+    peft_model: Any = model
+    if peft_model.active_peft_config.is_prompt_learning:
+        raise SynthError(
+            f"{type(model).__name__} with a {type(peft_model.active_peft_config).__name__} gives "
+            f"its model other inputs than it is given, which cannot be cut: take adapters in the "
+            f"model's layers, such as LoRA"
+        )
+    inner: nn.Module = peft_model.get_base_model()
+    return inner
+
+
+def _is_a(model: nn.Module, name: str, package: str) -> bool:
+    """True if a class of the model's has a name, in a package that need not be there."""
+    bases = type(model).__mro__
+    return any(base.__name__ == name and base.__module__.startswith(package) for base in bases)
 
 
 def _call_of_transformers(model: nn.Module, inputs: Any, targets: Any) -> tuple[Any, bool]:
