@@ -20,7 +20,7 @@ from .piece import Piece
 from .recorder import record
 from .steps import RecordedCall
 from .structure import Structure
-from .whole import as_traced, inside_peft, loss_call
+from .whole import as_traced, inside_peft, loss_call, of_language_models
 
 # Ranks in one process share torch's generator of random numbers.
 _one_at_a_time = Lock()
@@ -64,8 +64,9 @@ def cut_model(
     named = None if at is None else named_pieces(model, at)
     begins = find_blocks(model) if named is None else [n for names in named.values() for n in names]
     call = loss_call(model)
-    with _one_at_a_time, _as_written(), unchanged(model), as_traced(inputs):
-        recording = record(model, closed_modules(model, begins), call, inputs, targets)
+    closed, of_text = closed_modules(model, begins), of_language_models(model, inputs)
+    with _one_at_a_time, _as_written(), unchanged(model), as_traced(inputs), of_text:
+        recording = record(model, closed, call, inputs, targets)
     steps = without_unused(recording)
     if named is None:
         parts = parts_at_blocks(steps, begins, lambda step: _has_parameters(model, step))

@@ -107,6 +107,33 @@ def _without_warnings(model: nn.Module) -> Iterator[None]:
             del attributes[name]
 
 
+@contextmanager
+def of_language_models(model: nn.Module, inputs: Any) -> Iterator[None]:
+    """Say in a refusal that a model of several modalities is cut for its text part alone.
+
+    Raises:
+        SynthError: one was raised within, and the model got images or sound.
+    """
+    try:
+        yield
+    except SynthError as error:
+        config: Any = getattr(model, "config", None)
+        parts = [n for n in getattr(config, "sub_configs", ()) if n.startswith(("vis", "audio"))]
+        given = [key for key in inputs if key.startswith(_OTHER_MODALITIES)] if (
+            isinstance(inputs, Mapping) and is_of_transformers(model) and parts
+        ) else []  # fmt: skip
+        if not given:
+            raise
+        raise SynthError(
+            f"{type(model).__name__} is given {', '.join(given)}, which cannot be cut: between its "
+            f"layers it places what the model of {' and '.join(parts)} makes of them by numbers of "
+            f"the inputs. Cut the text part alone: give input_ids of text, or inputs_embeds in "
+            f"which your program has placed what that model, frozen, makes"
+        ) from error
+
+
+_OTHER_MODALITIES = ("pixel_", "image_", "video_", "input_features", "audio_")
+
 # Inputs from whose numbers models of transformers make masks.
 _MASKING = frozenset({"attention_mask", "position_ids"})
 
