@@ -27,6 +27,7 @@ from tests.runtime.cut.whole_models import (
     Llama,
     Penalized,
     Recurrent,
+    Repeating,
     Routed,
     Titan,
     TwoTables,
@@ -191,6 +192,7 @@ def test_a_cut_leaves_the_model_as_it_was() -> None:
     [
         (Routed, None, r"reads numbers .*__bool__ at .*whole_models.py, line"),
         (FromNumbers, None, "depends on the inputs, .* in a way that cannot be followed"),
+        (Repeating, None, "blocks of Repeating has one module several times, which .* a list of"),
         (TwoTables, None, "no ModuleList, ModuleDict or Sequential of two"),
         (lambda: nn.Linear(2, 2), None, "no ModuleList, ModuleDict or Sequential of two"),
         (Llama, "embed | layers.*", "no module of Llama is called 'embed'; there are tok_emb"),

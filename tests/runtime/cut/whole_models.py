@@ -329,6 +329,21 @@ class TwoTables(nn.Module):
         return x
 
 
+class Repeating(nn.Module):
+    """ALBERT's way: one block, run several times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())] * 3)
+
+    def forward(self, tokens: Tensor) -> Any:
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
 class Routed(Llama):
     """Reads a number of a hidden state between its layers."""
 
