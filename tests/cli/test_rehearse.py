@@ -14,6 +14,14 @@ from synth.schedule.files.plan_file import Plan
 from tests.cli.conftest import TINY, Synth, make_run_plan
 from tests.cli.forked_command import run_forked
 
+COMMAND = [sys.executable, "-m", "synth", "rehearse"]
+
+
+def rehearse(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=600
+    )
+
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -24,8 +32,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_all_ranks_are_measured_and_the_iteration_is_simulated(plan: Path, tmp_path: Path) -> None:
     written = tmp_path / "rehearsal.json"
-    command = [sys.executable, "-m", "synth", "rehearse", plan, "--steps", "4", "-o", written]
-    ended = subprocess.run([*command, "--width", "100"], capture_output=True, text=True)
+    ended = rehearse(plan, "--steps", "4", "-o", written, "--width", "100")
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.startswith("REHEARSED")
     assert "rank 1  planned" in ended.stdout and "rehearsed" in ended.stdout
@@ -41,9 +48,7 @@ def test_all_ranks_are_measured_and_the_iteration_is_simulated(plan: Path, tmp_p
 
 @pytest.mark.slow
 def test_one_rank_alone_leaves_the_others_unknown(plan: Path) -> None:
-    ended = run_forked(
-        "rehearse", plan, "--ranks", "1", "--steps", "3", "--format", "json", "--quiet"
-    )
+    ended = rehearse(plan, "--ranks", "1", "--steps", "3", "--format", "json", "--quiet")
     assert (ended.returncode, ended.stderr) == (0, "")
     found = json.loads(ended.stdout)
     assert found["devices"] == [None, "cpu"]
@@ -54,9 +59,8 @@ def test_one_rank_alone_leaves_the_others_unknown(plan: Path) -> None:
 @pytest.mark.slow
 def test_arrivals_as_planned_are_called_emulated(plan: Path, tmp_path: Path) -> None:
     written = tmp_path / "rehearsal.json"
-    ended = run_forked(
-        "rehearse", plan, "--ranks", "1", "--steps", "3", "--planned-arrivals", "-o", written
-    )
+    one = ("--ranks", "1", "--steps", "3")
+    ended = run_forked("rehearse", plan, *one, "--planned-arrivals", "-o", written)
     assert ended.returncode == 0, ended.stderr
     assert "its arrival EMULATED, as planned" in ended.stdout
     assert "with emulated" in ended.stdout
