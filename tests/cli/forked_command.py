@@ -84,10 +84,13 @@ class ForkedCommand:
 
 
 def run_forked(
-    *arguments: object, timeout: float = 600, env: Mapping[str, str] | None = None
+    *arguments: object,
+    timeout: float = 600,
+    cwd: str | Path = ".",
+    env: Mapping[str, str] | None = None,
 ) -> "subprocess.CompletedProcess[str]":
     """Run a `synth` command to its end, as `subprocess.run` does."""
-    command = ForkedCommand(arguments, env=env)
+    command = ForkedCommand(arguments, cwd=cwd, env=env)
     try:
         stdout, stderr = command.communicate(timeout)
     finally:
