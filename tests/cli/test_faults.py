@@ -101,6 +101,7 @@ def test_a_killed_rank_of_one_pipeline_ends_those_side_by_side_with_it(
     assert "Traceback" not in stderr
 
 
+@pytest.mark.slow  # it waits
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="states of processes are read from /proc")
 def test_a_rank_that_was_stopped_ends_the_run_long_before_the_time_out(
     run_plan: Path, text: Path, tmp_path: Path
@@ -121,6 +122,7 @@ def test_a_rank_that_was_stopped_ends_the_run_long_before_the_time_out(
     assert all((path / "training.json").exists() for path in complete)
 
 
+@pytest.mark.slow  # it waits
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="states of processes are read from /proc")
 @pytest.mark.parametrize("command", [(), TORCHRUN], ids=["own launcher", "torchrun"])
 def test_a_rank_that_is_stopped_before_it_has_joined_is_named_and_ended(
