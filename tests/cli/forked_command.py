@@ -97,7 +97,8 @@ def run_forked(
         command.kill()
         command.stdout.close()
         command.stderr.close()
-    return subprocess.CompletedProcess(arguments, command.wait(), stdout, stderr)
+    words = [str(argument) for argument in arguments]
+    return subprocess.CompletedProcess(words, command.wait(), stdout, stderr)
 
 
 def _pipe() -> tuple[io.TextIOWrapper, Connection]:

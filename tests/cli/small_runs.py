@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def started(
     *arguments: object,
     launcher: Sequence[str] = (),
     temporary: Path | None = None,
-    **variables: str,
+    variables: Mapping[str, str] | None = None,
 ) -> Iterator[Process]:
     """A running `synth run` on CPUs; its remaining processes are killed at the end.
 
@@ -49,7 +49,7 @@ def started(
         variables: of its environment, beside those of this process.
     """
     loopback = "lo0" if sys.platform == "darwin" else "lo"
-    environment = os.environ | {"GLOO_SOCKET_IFNAME": loopback} | variables
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": loopback} | dict(variables or {})
     if temporary is not None:
         environment["TMPDIR"] = str(temporary)
     words = [*map(str, arguments), "--device", "cpu"]

@@ -266,8 +266,8 @@ def test_sigterm_ends_a_run_behind_its_step_with_a_checkpoint_to_go_on_from(
 
     more = ("--steps", len(before) + 10, "--device", "cpu")
     undisturbed = tmp_path / "undisturbed.json"
-    for options in ((*saved, "--resume", "-o", tmp_path / "on.json"), ("-o", undisturbed)):
-        ended = synth_on_pool("run", *arguments, *more, *options)
+    for again in ((*saved, "--resume", "-o", tmp_path / "on.json"), ("-o", undisturbed)):
+        ended = synth_on_pool("run", *arguments, *more, *again)
         assert ended.code == 0, ended.stderr
     first_step, after = losses_of(tmp_path / "on.json")
     assert first_step == len(before)

@@ -34,8 +34,9 @@ def canary(folder: Path) -> Path:
 def run(folder: Path, text: Path, *options: str, **environment: str) -> tuple[int, str]:
     """The exit code and stderr of a run in processes of its own."""
     arguments = (folder / "plan.json", "--data", text, "--steps", 3, *options)
-    with started(*arguments, **environment) as process:
+    with started(*arguments, variables=environment) as process:
         _, stderr = process.communicate(timeout=600)
+    assert process.returncode is not None
     return process.returncode, stderr
 
 

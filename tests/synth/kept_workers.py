@@ -20,6 +20,6 @@ class KeptWorkers(Workers):
         self._free += kept
 
     def close(self) -> None:
-        self.idle += self._free
+        self.idle.extend(self._free)
         self._free.clear()
         super().close()
