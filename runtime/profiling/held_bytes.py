@@ -295,7 +295,10 @@ class _MeasuredMicroBatch:
         self._tensors: dict[str, Any] = {}
         self._watched: dict[str, list[_Watched]] = {}
         self._seen: dict[str, list[_Seen]] = {}
-        self._after_f: list[_Seen] = []
+        self._after_f: tuple[int, ...] = ()
+        self._changes_targets = False
+        own = [[*vars(part).values()] for part in sample.layer.modules()]
+        self._own = {_place(tensor) for tensor in _tensors_of(own)}  # also of attributes
         like = sample.gradients_like(self.stage, "meta")
         self._like = like if is_inner else tuple(map(Tensor.contiguous, like))  # as received
         self._put("x", self._window(sample.copy_of_x))
@@ -356,9 +359,9 @@ class _MeasuredMicroBatch:
         Args:
             until: by boundary and place, the last op that needs the memory of a tensor; else F.
         """
-        taken = [] if self.sample.is_first else self._seen["x"]
-        before = [one.version for one in taken]
-        after = [one.version for one in self._after_f] if taken else []
+        given = self._seen["x"]
+        is_changed = [one.version != after for one, after in zip(given, self._after_f, strict=True)]
+        taken, theirs = ([], given) if self.sample.is_first else (given, [])
         memories = {one.address: number for number, one in enumerate(taken)}
         made: list[MadeMemory] = []
         returned: list[ReturnedTensor] = []
@@ -377,6 +380,7 @@ class _MeasuredMicroBatch:
                     gradient_bytes=0 if place is None else allocated_bytes(self._like[place]),
                     gradient_until=last_of([OpKind.B, kept]),
                     is_copied=not one.is_contiguous,
+                    is_given=any(one.address == other.address for other in theirs),
                 )
             )
         return LayerTensors(
@@ -384,19 +388,23 @@ class _MeasuredMicroBatch:
                 TakenTensor(
                     num_bytes=one.num_bytes,
                     until=until.get(("x", number), OpKind.F),
-                    is_changed=before[number] != after[number],
+                    is_changed=is_changed[number],
                 )
                 for number, one in enumerate(taken)
             ),
             made=tuple(made),
             returned=tuple(returned),
+            changes_given=self._changes_targets or bool(theirs and any(is_changed)),
         )
 
     def _forward(self) -> None:
+        given, targets = map(_tensors_of, (self._tensors["x"], self.sample.targets))
+        before = versions_of(targets)
         y = self.sample.forward(self.stage, self._tensors["x"], fused=self.fused)
+        self._changes_targets = versions_of(targets) != before
+        self._after_f = versions_of(given)
         sent = [tensor for tensor in y if tensor.is_contiguous()]  # copies of the others are
         self.output_bytes = sum({_place(t): allocated_bytes(t) for t in sent}.values())
-        self._after_f = [_Seen.of(x) for x in _tensors_of(self._tensors["x"])]
         self._put("y", y)
 
     def _make_gradient(self) -> Tensors:
@@ -405,12 +413,12 @@ class _MeasuredMicroBatch:
     def _put(self, name: str, tree: Any) -> None:
         """Hold the tensors of a boundary; a storage that is held already has no size here.
 
-        An in-place layer returns such a storage, and so does one that passes a mask on. Of the
-        first layer it is the output's.
+        An in-place layer returns such a storage, and so does one that passes a mask on, or returns
+        a part of its own state. Of the first layer it is the output's.
         """
         theirs = ["x"] * self.sample.is_first
         others = [other for key, other in self._tensors.items() if key not in (name, *theirs)]
-        held = {_place(tensor) for tensor in _tensors_of(others)}
+        held = self._own | {_place(tensor) for tensor in _tensors_of(others)}
         self._tensors[name], self._watched[name] = tree, []
         for tensor in _tensors_of(tree):
             size = 0 if _place(tensor) in held else allocated_bytes(tensor)
