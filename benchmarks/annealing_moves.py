@@ -64,7 +64,7 @@ def _walk(case: _Case, *, times_anew: bool = False) -> Walk:
     buffered = replace(schedule, buffering=Buffering(2, 2))
     # A walk that may move activations to the host's memory times its orders anew.
     host_share = 1e-12 if times_anew else 0.0
-    headrooms = [_AMPLE_BYTES] * _NUM_RANKS
+    headrooms: list[int | None] = [_AMPLE_BYTES] * _NUM_RANKS
     return Walk(table, buffered, headrooms, [True] * table.num_copies, host_share)
 
 

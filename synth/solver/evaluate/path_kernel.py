@@ -85,7 +85,7 @@ def _pop(nodes: Ints, queue: Ints, counts: Ints) -> int:
         below = 2 * at + 1
     queue[at] = entry
     nodes[node, IS_QUEUED] = 0
-    return node
+    return int(node)
 
 
 @compiled
@@ -183,7 +183,7 @@ def _head_of_op(
         sender = programs[rank, place - behind - 1]
         if ops[sender, READER] != NONE:
             at = max(at, heads[len(ops) + sender])
-    return at + ops[op, DURATION]
+    return int(at + ops[op, DURATION])
 
 
 @compiled
@@ -197,7 +197,7 @@ def _head_of_transfer(ops: Ints, programs: Ints, heads: Ints, sender: int, ahead
         at = max(at, heads[programs[ops[reader, AT_RANK], post - 1]])
     if ops[sender, PREVIOUS] != NONE:
         at = max(at, heads[len(ops) + ops[sender, PREVIOUS]])
-    return at + ops[sender, LAG]
+    return int(at + ops[sender, LAG])
 
 
 @compiled
@@ -292,7 +292,7 @@ def _tail_of_op(
             tail += ops[programs[rank, at], DURATION]
     if ops[op, READER] != NONE:
         tail = max(tail, ops[op, LAG] + nodes[len(ops) + op, TAIL])
-    return tail
+    return int(tail)
 
 
 @compiled
@@ -308,7 +308,7 @@ def _tail_of_transfer(ops: Ints, nodes: Ints, sender: int, awaiting: int) -> int
         tail = max(tail, ops[behind, LAG] + nodes[len(ops) + behind, TAIL])
     if awaiting != NONE:
         tail = max(tail, ops[awaiting, DURATION] + nodes[awaiting, TAIL])
-    return tail
+    return int(tail)
 
 
 @compiled

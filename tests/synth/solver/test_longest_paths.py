@@ -25,7 +25,7 @@ def walks_of(seed: int, host_share: float = 0.0) -> Walk | None:
     except ScheduleError:
         return None
     table = OpTable(problem)
-    headrooms = [None] * problem.num_ranks
+    headrooms: list[int | None] = [None] * problem.num_ranks
     return Walk(table, schedule, headrooms, [True] * table.num_copies, host_share)
 
 
@@ -64,7 +64,8 @@ def test_it_makes_nearly_all_moves_that_it_makes_where_orders_are_timed_anew() -
         for step in range(80 if walk is not None else 0):
             assert walk is not None
             drawn, temperature_us = int(rng.integers(1 << 40)), (0.0, 3.0, 30.0)[step % 3]
-            table, now, headrooms = walk.table, walk.now, [None] * walk.schedule.num_ranks
+            table, now = walk.table, walk.now
+            headrooms: list[int | None] = [None] * walk.schedule.num_ranks
             # A walk that may move activations to the host's memory times all orders anew.
             walks = [
                 Walk(table, now, headrooms, [True] * table.num_copies, host_share)
