@@ -37,6 +37,8 @@ MODELS = {
     "halves": "batch",
     "views_in_place": "batch",
     "channels_last": "images",
+    "turned": "batch",
+    "histories": "batch",
     "lora": "batch",
 }
 # By column: the family, ranks, and whether the inner layers are recomputed.

@@ -62,6 +62,7 @@ class StageEnds(NamedTuple):
         saved_w_bytes: the same after B.
         parts_bytes: what is saved of ends of which ops need but a part.
         held: memory that layers before the last one need, and that the output is held as.
+        sent_bytes: what the output takes besides what is held anyway; None: all of it.
     """
 
     input_until: OpKind
@@ -70,6 +71,7 @@ class StageEnds(NamedTuple):
     saved_w_bytes: int
     parts_bytes: int = 0
     held: tuple[_Memory, ...] = ()
+    sent_bytes: int | None = None
 
     def kept(self, place: int, kind: OpKind) -> int:
         """Return the bytes of `held` that B, W or BW of a layer would free, were it not held."""
@@ -264,7 +266,7 @@ class StageLayers(NamedTuple):
     def least_ends(self) -> StageEnds:
         """Return ends of which no choice of recomputation holds less."""
         held = [(one.num_bytes, one.until) for one in self.memories if not one.is_new]
-        return StageEnds(F, F, -_bytes_until(held, B, W), -_bytes_until(held, W))
+        return StageEnds(F, F, -_bytes_until(held, B, W), -_bytes_until(held, W), sent_bytes=0)
 
     def below(self, other: Self) -> tuple[Self, int]:
         """Return a run of the same layers after which no layer holds more than after either.
@@ -314,7 +316,24 @@ class StageLayers(NamedTuple):
             saved_w_bytes=_bytes_until(more, W) - _bytes_until(less, W),
             parts_bytes=_bytes_until(parts, B, W),
             held=held,
+            sent_bytes=self._sent_bytes(taken) if output_until == F else None,
         )
+
+    def _sent_bytes(self, taken: Sequence[tuple[int, OpKind]]) -> int:
+        """Return the bytes of copies, and of memory that the output has and no op needs after F.
+
+        Args:
+            taken: what the stage holds of its input; empty: nothing.
+        """
+        sent = sum(one.num_bytes for one in self.tensors.returned if one.is_copied)
+        for number, memory in enumerate(self.memories):
+            until = memory.until
+            if memory.taken >= 0:
+                until = taken[memory.taken][1] if taken else F
+            both = zip(self.returned, self.tensors.returned, strict=True)
+            if until == F and any(at == number and not one.is_copied for at, one in both):
+                sent += memory.num_bytes
+        return sent
 
 
 def _bytes_until(parts: Sequence[tuple[int, OpKind]], *kinds: OpKind) -> int:

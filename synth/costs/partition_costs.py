@@ -143,6 +143,7 @@ def stage_costs(
         static_bytes=sum(layer.static_bytes for layer in layers),
         output_bytes=layers[-1].output_bytes,
         output_gradient_bytes=layers[-1].output_gradient_bytes,
+        sent_bytes=None if ends.sent_bytes == layers[-1].output_bytes else ends.sent_bytes,
         saved_bytes=sum(layer.saved_bytes for layer in layers)
         + sum(boundary.saved_bytes for boundary in boundaries)
         + ends.saved_bytes,

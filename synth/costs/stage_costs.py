@@ -44,10 +44,17 @@ class StageCosts(BriefRecord):
     of the saved activations leaves them where they are. 0 in files before version 16.
 
     `output_gradient_bytes` None are as many as `output_bytes`, as in files before version 10.
+
+    `sent_bytes` are held of the output for its send alone: not what the ops behind F need as well,
+    which is saved or a part of the input. `sent_gradient_bytes` is the memory that B allocates for
+    the gradient of the input, of which several tensors may share one. None: all that is sent, as in
+    files before version 17.
     """
 
     LEFT_OUT: ClassVar[tuple[str, ...]] = (
         "output_gradient_bytes",
+        "sent_bytes",
+        "sent_gradient_bytes",
         "parameter_bytes",
         "replay_bytes",
         "light_rise_bytes",
@@ -61,6 +68,8 @@ class StageCosts(BriefRecord):
     static_bytes: NonNegativeInt
     output_bytes: NonNegativeInt
     output_gradient_bytes: NonNegativeInt | None = None
+    sent_bytes: NonNegativeInt | None = None
+    sent_gradient_bytes: NonNegativeInt | None = None
     saved_bytes: NonNegativeInt
     saved_w_bytes: NonNegativeInt
     rise_bytes: dict[OpKind, NonNegativeInt]
@@ -107,6 +116,11 @@ class StageCosts(BriefRecord):
         """The gradient of the output, which comes back from the next stage."""
         known = self.output_gradient_bytes
         return self.output_bytes if known is None else known
+
+    @property
+    def sent_output_bytes(self) -> int:
+        """The bytes that a send of the output adds to what the stage holds otherwise."""
+        return self.output_bytes if self.sent_bytes is None else self.sent_bytes
 
     def reduction_us(self, *, in_buckets: bool) -> int:
         """The time by which the reduction among the devices of a rank lasts beyond the last W.

@@ -113,6 +113,7 @@ def figures(stage: StageCosts) -> tuple[int, ...]:
         stage.saved_w_bytes,
         *(rises[kind] for kind in (OpKind.F, OpKind.R, OpKind.B, OpKind.W, OpKind.BW)),
         stage.light_rise,
+        stage.sent_output_bytes,
         stage.input_until.rank_in_chain,
         stage.output_until.rank_in_chain,
     )
@@ -241,6 +242,7 @@ class _Row(NamedTuple):
             input_until=ends.input_until,
             output_until=ends.output_until,
             light_rise_bytes=self.light_rise,
+            sent_bytes=None if ends.sent_bytes == base.output_bytes else ends.sent_bytes,
             parts_bytes=ends.parts_bytes,
         )
 
