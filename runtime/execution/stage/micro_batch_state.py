@@ -10,7 +10,7 @@ from torch.autograd.graph import GradientEdge
 from synth.errors import SynthError
 
 from ...split import GradientBox, SplitTape, enter
-from ..base.boundary import Boundary, Tensors, settled
+from ..base.boundary import Boundary, Tensors, packed, settled
 from .offloaded_activations import SavedStore
 
 
@@ -31,7 +31,7 @@ class MicroBatchState:
 
     def picked(self, gradients: Tensors) -> list[Tensor]:
         """Return the incoming gradients of the outputs that have an edge."""
-        if self.wanted and self.wanted[-1] >= len(gradients):
+        if self.wanted and max(self.wanted) >= len(gradients):
             raise SynthError(
                 "parameters were frozen when the pipeline learned what goes between stages, and "
                 "are trained now, or the batch's inputs require a gradient and did not then: make "
@@ -40,21 +40,21 @@ class MicroBatchState:
         return [gradients[i] for i in self.wanted]
 
     def leave(self) -> Tensors:
-        """Return the gradients of the inputs; one of several that was not used has zeros."""
+        """Return the gradients of the inputs, packed; one of several not used has zeros."""
         boxes = self.boxes
         came = [box.gradient for box in boxes if box.gradient is not None]
         if len(came) < len(boxes):
             if not came:
                 boxes[0].take()  # raises an error that says so
             self._fill(came[0].device)
-        return tuple(settled(box.take()).contiguous() for box in boxes)
+        leaves = () if self.entry is None else self.entry.differentiable
+        return packed(leaves, [settled(box.take()) for box in boxes])
 
     def _fill(self, device: torch.device) -> None:
         assert self.entry is not None
-        leaves = (leaf for leaf in self.entry.leaves if leaf.differentiable)
-        for box, leaf in zip(self.boxes, leaves, strict=True):
+        for box, leaf in zip(self.boxes, self.entry.differentiable, strict=True):
             if box.gradient is None:
-                box.put(torch.zeros(leaf.shape, dtype=leaf.dtype, device=device))
+                box.put(leaf.empty(device).zero_())
 
 
 def entered(tensors: Tensors, entry: Boundary) -> tuple[tuple[Any, ...], list[GradientBox]]:
