@@ -22,7 +22,7 @@ from synth.profile.layer_tensors import (
     last_of,
 )
 
-from ..execution.base.boundary import Tensors, can_have_gradient
+from ..execution.base.boundary import Tensors, is_dense
 from ..execution.stage.stage_output import versions_of
 from ..models.layered_stage import LayerCall
 from .hand_over import HandOver
@@ -59,7 +59,7 @@ def held_bytes(sample: Sample) -> HeldBytes:
     is_divided = any(hasattr(p, "to_local") for p in sample.layer.parameters())
     if not is_divided or sample.device.type == "cuda":
         held = _held_once(sample)
-        if all(x.is_contiguous() for x in _tensors_of(sample.x)):
+        if all(map(is_dense, _tensors_of(sample.x))):
             return held
         return _either_way(sample, held)
     found = [_held_once(sample) for _ in range(_TIMES_DIVIDED)]
@@ -213,7 +213,10 @@ def recompute_saved_bytes(sample: Sample, held: HeldBytes) -> int:
 
 def allocated_bytes(tensor: Tensor) -> int:
     """The bytes that the allocator hands out for a tensor's storage; CUDA's rounds up to 512."""
-    size = tensor.untyped_storage().nbytes()
+    return _rounded(tensor.untyped_storage().nbytes(), tensor)
+
+
+def _rounded(size: int, tensor: Tensor) -> int:
     return -(-size // 512) * 512 if tensor.is_cuda else size
 
 
@@ -229,24 +232,22 @@ class _Watched(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """Facts of a boundary's tensor that outlive it; `is_real`: it has real numbers."""
+    """Facts of a boundary's tensor that outlive it; `is_dense`: it fills memory without gaps."""
 
     address: int
     memory_bytes: int
     num_bytes: int
     version: int
-    is_real: bool
-    is_contiguous: bool
+    is_dense: bool
 
     @classmethod
     def of(cls, tensor: Tensor) -> Self:
         return cls(
             _place(tensor),
             allocated_bytes(tensor),
-            tensor.numel() * tensor.element_size(),
+            _rounded(tensor.numel() * tensor.element_size(), tensor),
             versions_of([tensor])[0],
-            can_have_gradient(tensor),
-            tensor.is_contiguous(),
+            is_dense(tensor),
         )
 
 
@@ -296,8 +297,6 @@ class _MeasuredMicroBatch:
         self._watched: dict[str, list[_Watched]] = {}
         self._seen: dict[str, list[_Seen]] = {}
         self._after_f: list[_Seen] = []
-        like = sample.gradients_like(self.stage, "meta")
-        self._like = like if is_inner else tuple(map(Tensor.contiguous, like))  # as received
         self._put("x", self._window(sample.copy_of_x))
         if sample.is_first:  # the bytes that the layer saves of its own inputs count as its own
             self._watched["x"] = [watched._replace(size=0) for watched in self._watched["x"]]
@@ -363,20 +362,21 @@ class _MeasuredMicroBatch:
         made: list[MadeMemory] = []
         returned: list[ReturnedTensor] = []
         gradients = count()
-        for number, one in enumerate(() if self.sample.targets is not None else self._seen["y"]):
+        ends = () if self.sample.targets is not None else self._seen["y"]
+        for number, (one, leaf) in enumerate(zip(ends, self.sample.exit.leaves, strict=False)):
             if one.address not in memories:
                 memories[one.address] = len(taken) + len(made)
                 own = until.get(("y", number), OpKind.F)
                 made.append(MadeMemory(num_bytes=one.memory_bytes, until=own))
-            place = next(gradients) if one.is_real and self._like else None
+            place = next(gradients) if leaf.differentiable else None
             kept = OpKind.B if place is None else until.get(("gradient", place), OpKind.B)
             returned.append(
                 ReturnedTensor(
                     memory=memories[one.address],
                     num_bytes=one.num_bytes,
-                    gradient_bytes=0 if place is None else allocated_bytes(self._like[place]),
+                    gradient_bytes=0 if place is None else one.num_bytes,
                     gradient_until=last_of([OpKind.B, kept]),
-                    is_copied=not one.is_contiguous,
+                    is_copied=not one.is_dense,
                 )
             )
         return LayerTensors(
@@ -394,13 +394,13 @@ class _MeasuredMicroBatch:
 
     def _forward(self) -> None:
         y = self.sample.forward(self.stage, self._tensors["x"], fused=self.fused)
-        sent = [tensor for tensor in y if tensor.is_contiguous()]  # copies of the others are
+        sent = filter(is_dense, y)  # copies of the others are
         self.output_bytes = sum({_place(t): allocated_bytes(t) for t in sent}.values())
         self._after_f = [_Seen.of(x) for x in _tensors_of(self._tensors["x"])]
         self._put("y", y)
 
     def _make_gradient(self) -> Tensors:
-        return tuple(torch.full_like(like, 1e-3, device=self.device) for like in self._like)
+        return tuple(one.fill_(1e-3) for one in self.sample.exit.gradients(self.device))
 
     def _put(self, name: str, tree: Any) -> None:
         """Hold the tensors of a boundary; a storage that is held already has no size here.

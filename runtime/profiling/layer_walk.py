@@ -69,12 +69,11 @@ def walk_layers(
     # Copies, because a layer may change what it is given in place.
     x, targets = pytree.tree_map_only(Tensor, lambda t: t.to(device, copy=True), tuple(batch))
     seen = _Seen(calls)
-    is_trained = False
+    trained: tuple[bool, ...] = (False,)
     for index, (call, name) in enumerate(zip(calls, names, strict=True)):
         is_first, is_last = index == 0, index == len(calls) - 1
-        sample = Sample(call.module, x, targets if is_last else None, is_first, call, is_trained)
-        is_trained = sample.output_is_trained
-        is_inside = not (is_first or is_last) and sample.is_trained == is_trained
+        sample = Sample(call.module, x, targets if is_last else None, is_first, call, trained)
+        is_inside = not (is_first or is_last)
         same_as = None if separate else seen.identical(sample, call)
         if same_as is not None:
             yield VisitedLayer(name, same_as, None, can_be_left_out=is_inside)
@@ -83,8 +82,9 @@ def walk_layers(
         here.layer.to(device)
         ops = Ops() if not separate and seen.has_others_like(call) else None
         x = _output(name, here, ops)
-        same_as, by_ops = (name, False) if separate else seen.add(name, sample, call, ops, x)
-        passes = is_inside and _look(x) == _look(sample.x)
+        trained = here.trained_outputs(x)
+        same_as, by_ops = (name, False) if separate else seen.add(name, sample, call, ops, x, trained)
+        passes = is_inside and (_look(x), trained) == (_look(sample.x), sample.trained)
         yield VisitedLayer(name, same_as, here if same_as == name else None, by_ops, passes)
         if here.call is call:
             call.module.to(_CPU)
@@ -106,14 +106,21 @@ class _Seen:
         """Name a layer that is identical to one to be run, and whose output looks like its input;
         None: there is none."""
         found = self._exact.get(_signature(sample, call, layer_signature(sample.layer)))
-        return found if found is not None and self._outputs[found] == _look(sample.x) else None
+        is_alike = found and self._outputs[found] == (_look(sample.x), sample.trained)
+        return found if is_alike else None
 
     def has_others_like(self, call: LayerCall) -> bool:
         """True if only its place may distinguish a layer from another one."""
         return len(self._kinds[_anywhere(call)]) > 1
 
     def add(
-        self, name: str, sample: Sample, call: LayerCall, ops: "Ops | None", y: Any
+        self,
+        name: str,
+        sample: Sample,
+        call: LayerCall,
+        ops: "Ops | None",
+        y: Any,
+        trained: tuple[bool, ...],
     ) -> tuple[str, bool]:
         """Add a layer that was run; name the first one like it, and say whether ops tell so."""
         own = _signature(sample, call, layer_signature(sample.layer))
@@ -122,7 +129,7 @@ class _Seen:
             key = _signature(sample, call, _anywhere(call))
             same_as = self._by_ops.setdefault((key, _look(y), tuple(ops.found)), name)
         self._exact[own] = same_as
-        self._outputs[name] = _look(y)
+        self._outputs[name] = _look(y), trained
         return same_as, is_new and same_as != name
 
 
@@ -186,14 +193,14 @@ def random_tokens(first_layer: nn.Module, workload: Workload, seed: int) -> Micr
 
 def _signature(sample: Sample, call: LayerCall, of_layer: Hashable) -> Hashable:
     """A key that is equal for layers that cost the same at their places."""
-    place = (call.policy, sample.is_first, sample.targets is not None, sample.is_trained)
+    place = (call.policy, sample.is_first, sample.targets is not None, sample.trained)
     return of_layer, place, _look(sample.x)
 
 
 def _look(x: Any) -> Hashable:
     """The properties of an input that costs can depend on."""
     if isinstance(x, Tensor):
-        return x.shape, x.stride(), x.dtype
+        return x.shape, x.stride(), x.dtype, x._is_view()
     leaves, spec = pytree.tree_flatten(x)
     return str(spec), *(_look(leaf) if isinstance(leaf, Tensor) else repr(leaf) for leaf in leaves)
 

@@ -1,6 +1,7 @@
 """A layer together with a micro-batch as it meets it in the model: the unit that is profiled."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Self
 
 import torch
@@ -9,6 +10,7 @@ from torch.utils import _pytree as pytree
 
 from ..execution.base.boundary import Boundary, Tensors, can_have_gradient, flatten
 from ..execution.base.stage_protocol import ForwardInput
+from ..execution.stage.micro_batch_state import entered
 from ..execution.stage.stage import Stage
 from ..models.layered_stage import LayerCall, LayeredStage, Randomness
 
@@ -39,8 +41,8 @@ class Sample:
 
     `x` are the inputs of the first layer, or the output of the previous one: a tensor or a tree.
     `targets` are for the last layer only; `call` is set if the layer is called in a special way.
-    `is_trained` says that a layer before it has a trained parameter, so that a gradient of `x` is
-    asked for: autograd neither saves nor computes anything for it otherwise.
+    `trained` says if a gradient of `x` is asked for, or of which of its tensors, as they depend on
+    a trained parameter: autograd neither saves nor computes anything for the others.
     """
 
     layer: nn.Module
@@ -48,7 +50,7 @@ class Sample:
     targets: Any | None
     is_first: bool
     call: LayerCall | None = None
-    is_trained: bool = True
+    trained: bool | tuple[bool, ...] = True
 
     @property
     def device(self) -> torch.device:
@@ -87,10 +89,32 @@ class Sample:
         )
 
     @property
-    def output_is_trained(self) -> bool:
-        """True if a gradient of the output is asked for."""
-        own = (p.requires_grad for p in self.layer.parameters())
-        return (self.is_trained and not self.is_first) or any(own)
+    def entry(self) -> Boundary | None:
+        """The boundary before the layer; None: it takes the batch's inputs."""
+        return None if self.is_first else Boundary.of(self.x, trained=self.trained)
+
+    @cached_property
+    def exit(self) -> Boundary:
+        """The boundary behind the layer, found by a forward."""
+        arguments = positional(self.copy_of_x(), is_first=self.is_first)
+        output = self.stage().output_like(arguments, copied(self.targets))
+        return Boundary.of(output, trained=self.trained_outputs(output))
+
+    def trained_outputs(self, output: Any) -> tuple[bool, ...]:
+        """Say of which tensors of the output a gradient is asked for, as `ShapeFinder` does.
+
+        Only a forward with a graph shows it where there are several.
+        """
+        tensors = flatten(output)[0]
+        entry = self.entry
+        own = any(p.requires_grad for p in self.layer.parameters())
+        if sum(map(can_have_gradient, tensors)) < 2 or not (own or (entry and entry.trained)):
+            return (own or (entry is not None and entry.trained),) * len(tensors)
+        with torch.enable_grad():
+            x = self.copy_of_x()
+            given = positional(x, is_first=True) if entry is None else entered(flatten(x)[0], entry)[0]
+            again = self.layer(*given) if self.call is None else self.call(given)
+        return tuple(tensor.requires_grad for tensor in flatten(again)[0])
 
     def copy_of_x(self) -> Any:
         """Copy the inputs, since a layer may change them in place."""
@@ -100,23 +124,8 @@ class Sample:
         """F of the layer, of a micro-batch like `x`, as in the middle of a pipeline; `fused` as
         `ForwardInput` means it."""
         targets = pytree.tree_map(lambda leaf: leaf, self.targets)  # containers of its own
-        if self.is_first:
-            given = ForwardInput(positional(x, is_first=True), None, targets, fused=fused)
-        else:
-            entry = Boundary.of(x, trained=self.is_trained)
-            given = ForwardInput(flatten(x)[0], entry, targets, fused=fused)
-        return stage.forward(microbatch, given)
-
-    def gradients_like(self, stage: Stage, device: torch.device | str) -> Tensors:
-        """Make empty gradients of the output of F, which is run without autograd to find them.
-
-        None comes back to a layer that is frozen and whose input is not trained.
-        """
-        if not self.output_is_trained:
-            return ()
-        arguments = positional(self.copy_of_x(), is_first=self.is_first)
-        output, _ = flatten(stage.output_like(arguments, copied(self.targets)))
-        return tuple(torch.empty_like(y, device=device) for y in output if can_have_gradient(y))
+        arguments = positional(x, is_first=True) if self.is_first else flatten(x)[0]
+        return stage.forward(microbatch, ForwardInput(arguments, self.entry, targets, fused=fused))
 
 
 _CPU = torch.device("cpu")

@@ -176,6 +176,11 @@ def order_in_memory(tensor: Tensor) -> tuple[int, ...] | None:
     return tuple(order) if tensor.permute(order).is_contiguous() else None
 
 
+def is_dense(tensor: Tensor) -> bool:
+    """True if a tensor is sent as it lies in memory, False if a copy is."""
+    return tensor.is_contiguous() or order_in_memory(tensor) is not None
+
+
 def can_have_gradient(tensor: Tensor) -> bool:
     """True if the tensor's numbers are real or complex."""
     return tensor.is_floating_point() or tensor.is_complex()

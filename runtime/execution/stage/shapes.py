@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,7 @@ from .micro_batch_state import entered
 from .stage import Stage
 
 _REMEMBERED = 64
+_NUM_DIMENSIONS_OF_IMAGES = 4
 
 _CHANGED = (
     "make the Pipeline with changing_shapes=True, or leave out a smaller last batch (a DataLoader "
@@ -183,12 +184,12 @@ def _try_out(
     run = partial(_run, stage, arguments, entry, keywords, graph=graph)
     real = stage.device
     if real.type == "meta":
-        return _run_without_data(run, stage.trial_device)
+        return _run_without_data(run, stage, stage.trial_device)
     if stage.is_wrapped:  # every replica runs the same trial, collectives of wrappers included
         return run(real)
     if not torch.is_autocast_enabled(real.type):  # autocast does not reach the meta device
         try:
-            return run(torch.device("meta"))
+            return _run_without_kernels(run, stage, real)
         except Exception:  # some modules make tensors of their own, or have kernels of their own
             pass
     if entry is not None:
@@ -197,16 +198,26 @@ def _try_out(
     return run(real, fill=1)
 
 
-def _run_without_data(run: Callable[[torch.device], Any], trial_device: torch.device) -> Any:
+def _run_without_kernels(run: Callable[..., Any], stage: Stage, device: torch.device) -> Any:
+    """Run a stage on the meta device; one with convolutions on fake tensors of its own device.
+
+    The meta device does not know which convolutions return channels last.
+    """
+    if any(tensor.ndim >= _NUM_DIMENSIONS_OF_IMAGES for tensor in stage.state()):
+        return run(device, fake=True)
+    return run(torch.device("meta"))
+
+
+def _run_without_data(run: Callable[..., Any], stage: Stage, trial_device: torch.device) -> Any:
     """Run a stage that has no data itself.
 
     Fake tensors tell it the device on which it will run; if it branches on values, zeros take the
     place of all data.
     """
     with suppress(Exception):
-        return run(torch.device("meta"))
-    with suppress(Exception), FakeTensorMode(allow_non_fake_inputs=True):
-        return run(trial_device)
+        return _run_without_kernels(run, stage, trial_device)
+    with suppress(Exception):
+        return run(trial_device, fake=True)
     return run(torch.device("cpu"))
 
 
@@ -219,22 +230,23 @@ def _run(
     *,
     fill: int = 0,
     graph: bool = False,
+    fake: bool = False,
 ) -> Any:
     given = (arguments, keywords)
-    if entry is not None:
-        tensors = tuple(t.fill_(fill) for t in entry.activations(device))
-        arguments = entered(tensors, entry)[0] if graph else entry.arguments(tensors)
-    arguments, keywords = pytree.tree_map_only(
-        Tensor, lambda t: _like(t, device), (arguments, dict(keywords))
-    )
     # In place of a stage without data no kernel runs on the trial's device, and none draws.
     drawn = [device] if device.type == stage.device.type == "cuda" else []
     random = torch.random.fork_rng(devices=drawn)
     restored = unchanged(stage.module, given=given)
-    if stage.is_wrapped:
-        with without_graph(), random, restored:
+    mode = FakeTensorMode(allow_non_fake_inputs=True) if fake else nullcontext()
+    with torch.enable_grad() if graph else without_graph(), random, restored, mode:
+        if entry is not None:
+            tensors = tuple(t.fill_(fill) for t in entry.activations(device))
+            arguments = entered(tensors, entry)[0] if graph else entry.arguments(tensors)
+        arguments, keywords = pytree.tree_map_only(
+            Tensor, lambda t: _like(t, device), (arguments, dict(keywords))
+        )
+        if stage.is_wrapped:
             return stage.module(*arguments, **keywords)
-    with torch.enable_grad() if graph else without_graph(), random, restored:
         states = {name: b.clone() for name, b in stage.module.named_buffers()}
         if device.type == "meta" or stage.device.type == "meta":
             kept = (*stage.module.named_parameters(), *stage.module.named_buffers())
