@@ -83,7 +83,9 @@ def walk_layers(
         ops = Ops() if not separate and seen.has_others_like(call) else None
         x = _output(name, here, ops)
         trained = here.trained_outputs(x)
-        same_as, by_ops = (name, False) if separate else seen.add(name, sample, call, ops, x, trained)
+        same_as, by_ops = (
+            (name, False) if separate else seen.add(name, sample, call, ops, x, trained)
+        )
         passes = is_inside and (_look(x), trained) == (_look(sample.x), sample.trained)
         yield VisitedLayer(name, same_as, here if same_as == name else None, by_ops, passes)
         if here.call is call:

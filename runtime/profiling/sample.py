@@ -112,7 +112,9 @@ class Sample:
             return (own or (entry is not None and entry.trained),) * len(tensors)
         with torch.enable_grad():
             x = self.copy_of_x()
-            given = positional(x, is_first=True) if entry is None else entered(flatten(x)[0], entry)[0]
+            given = (
+                positional(x, is_first=True) if entry is None else entered(flatten(x)[0], entry)[0]
+            )
             again = self.layer(*given) if self.call is None else self.call(given)
         return tuple(tensor.requires_grad for tensor in flatten(again)[0])
 

@@ -104,12 +104,16 @@ class LayerBoundary:
     by_earlier: dict[int, int]
 
     @classmethod
-    def of_gradients(cls, tensors: LayerTensors) -> Self:
+    def of_gradients(cls, tensors: LayerTensors, following: LayerTensors) -> Self:
         """Return a boundary with the gradients of what a layer returns alone."""
-        until_b, until_w = (
-            sum(one.gradient_bytes for one in tensors.returned if one.gradient_until == kind)
-            for kind in (B, W)
-        )
+        gradients = [(one.gradient_bytes, one.gradient_until) for one in tensors.returned]
+        if len(following.taken) == len(gradients):
+            for one in following.shared_gradients:
+                size, until = gradients[one.tensor]
+                shared, other = gradients[one.earlier]
+                gradients[one.tensor] = size - min(size, one.num_bytes), until
+                gradients[one.earlier] = shared, last_of((until, other))
+        until_b, until_w = (_bytes_until(gradients, kind) for kind in (B, W))
         both = until_b + until_w
         return cls(
             saved_bytes=0,
@@ -212,7 +216,7 @@ class StageLayers(NamedTuple):
     def then(self, layer: LayerProfile) -> tuple[Self, LayerBoundary]:
         """Return the run with one more layer, and the boundary before that one."""
         place, numbers = self.place + 1, self.returned
-        boundary = LayerBoundary.of_gradients(self.tensors)
+        boundary = LayerBoundary.of_gradients(self.tensors, layer.boundary_tensors)
         tensors = layer.boundary_tensors
         untils = [one.until for one in tensors.taken]
         if len(untils) != len(numbers):  # of an earlier version, which takes several as one

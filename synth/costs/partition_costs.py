@@ -166,6 +166,7 @@ def stage_costs(
         hidden_us=math.floor(sum(layer.hidden_us for layer in layers)),
         reduce_us=round(sum(layer.reduce_us for layer in layers)),
         parts_bytes=ends.parts_bytes,
+        shared_gradient_bytes=layers[0].boundary_tensors.shared_gradient_bytes,
     )
 
 

@@ -46,15 +46,16 @@ class StageCosts(BriefRecord):
     `output_gradient_bytes` None are as many as `output_bytes`, as in files before version 10.
 
     `sent_bytes` are held of the output for its send alone: not what the ops behind F need as well,
-    which is saved or a part of the input. `sent_gradient_bytes` is the memory that B allocates for
-    the gradient of the input, of which several tensors may share one. None: all that is sent, as in
-    files before version 17.
+    which is saved or a part of the input. None: all of it, as in files before version 17.
+
+    `shared_gradient_bytes` are those by which the gradient of the input takes less memory where B
+    makes it, as those of several tensors are one; 0 in files before version 17.
     """
 
     LEFT_OUT: ClassVar[tuple[str, ...]] = (
         "output_gradient_bytes",
         "sent_bytes",
-        "sent_gradient_bytes",
+        "shared_gradient_bytes",
         "parameter_bytes",
         "replay_bytes",
         "light_rise_bytes",
@@ -69,7 +70,6 @@ class StageCosts(BriefRecord):
     output_bytes: NonNegativeInt
     output_gradient_bytes: NonNegativeInt | None = None
     sent_bytes: NonNegativeInt | None = None
-    sent_gradient_bytes: NonNegativeInt | None = None
     saved_bytes: NonNegativeInt
     saved_w_bytes: NonNegativeInt
     rise_bytes: dict[OpKind, NonNegativeInt]
@@ -84,6 +84,7 @@ class StageCosts(BriefRecord):
     hidden_us: NonNegativeInt = 0
     reduce_us: NonNegativeInt = 0
     parts_bytes: NonNegativeInt = 0
+    shared_gradient_bytes: NonNegativeInt = 0
 
     @model_validator(mode="before")
     @classmethod

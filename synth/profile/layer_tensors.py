@@ -61,12 +61,26 @@ class ReturnedTensor(BriefRecord):
     is_copied: bool = False
 
 
-class LayerTensors(Record):
+class SharedGradient(Record):
+    """The gradient of a taken tensor that is the one of an earlier taken tensor, too.
+
+    So are those of two tensors that the layer adds. They are numbers of taken tensors.
+    """
+
+    tensor: Whole = Field(ge=0)
+    earlier: Whole = Field(ge=0)
+    num_bytes: Bytes
+
+
+class LayerTensors(BriefRecord):
     """All tensors that a layer takes and returns; what the first layer takes is not counted."""
+
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("shared_gradients",)
 
     taken: tuple[TakenTensor, ...]
     made: tuple[MadeMemory, ...]
     returned: tuple[ReturnedTensor, ...]
+    shared_gradients: tuple[SharedGradient, ...] = ()
 
     @model_validator(mode="after")
     def _known(self) -> Self:
@@ -80,6 +94,12 @@ class LayerTensors(Record):
         for tensor in self.returned:
             if tensor.gradient_until not in (OpKind.B, OpKind.W):
                 raise ValueError(f"gradient_until is {tensor.gradient_until}; needed: B or W")
+        for shared in self.shared_gradients:
+            if not shared.earlier < shared.tensor < len(self.taken):
+                raise ValueError(
+                    f"tensor {shared.tensor} shares the gradient of {shared.earlier}; needed: an "
+                    f"earlier one of {len(self.taken)}, the first being 0"
+                )
         return self
 
     @property
@@ -113,6 +133,11 @@ class LayerTensors(Record):
     def made_until(self, *kinds: OpKind) -> int:
         """The bytes of the memory made for the output that some ops need last."""
         return sum(one.num_bytes for one in self.made if one.until in kinds)
+
+    @property
+    def shared_gradient_bytes(self) -> int:
+        """The bytes by which the gradients of what is taken need less memory than numbers."""
+        return sum(one.num_bytes for one in self.shared_gradients)
 
     def recomputed(self) -> Self:
         """The tensors of the layer where B computes it again: its input is there until then."""

@@ -69,9 +69,7 @@ class Boundary:
     overlapping: tuple[int, ...] = ()
 
     @classmethod
-    def of(
-        cls, output: Any, *, trained: bool | Sequence[bool], stage: int | None = None
-    ) -> Self:
+    def of(cls, output: Any, *, trained: bool | Sequence[bool], stage: int | None = None) -> Self:
         """Describe a stage's output.
 
         Args:

@@ -64,7 +64,8 @@ class EffectTable:
 
     A value's number is the index of its kind in `VALUE_KINDS` times the number of cells, plus its
     cell. The index into `value_bytes`, and `own_bytes` on the rank that makes it, is that number
-    divided by the number of micro-batches. If all ops are F, B, W, BW or STEP (`is_plain`), there are only their classes and values.
+    divided by the number of micro-batches. If all ops are F, B, W, BW or STEP (`is_plain`),
+    there are only their classes and values.
     """
 
     num_cells: int

@@ -170,8 +170,7 @@ def own_value_bytes(
             following = stages[s + 1] if s + 1 < len(stages) else stage
             is_whole = ranks[s : s + 2] == (ranks[s],) * 2 and following.input_until == OpKind.W
             found[ACT].append(stage.output_bytes if is_whole else stage.sent_output_bytes)
-            back = following.sent_gradient_bytes
-            found[GRAD].append(stage.returned_bytes if back is None else back)
+            found[GRAD].append(max(0, stage.returned_bytes - following.shared_gradient_bytes))
     return found
 
 

@@ -67,9 +67,7 @@ class OpTable:
         self.num_copies = len(self.copy_ranks)
         self.num_split = 3 * self.num_copies * self.num_micro_batches
         self.num_ops = self.num_split + self.num_copies
-        self._effects = Effects(
-            problem.costs, self.num_micro_batches, placement=self.placement
-        )
+        self._effects = Effects(problem.costs, self.num_micro_batches, placement=self.placement)
         self.received_bytes = [0] * self.num_ops
         self.source = [NONE] * self.num_ops
         self.reader = [NONE] * self.num_ops
