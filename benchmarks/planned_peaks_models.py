@@ -169,6 +169,14 @@ class History(nn.Module):
         return [*history, torch.tanh(self.out(self.norm(mean)))]
 
 
+class HistoryHead(Head):
+    """The loss of the mean of all outputs."""
+
+    def forward(self, *history: Tensor) -> Tensor:
+        """Return the loss; the targets are the last argument."""
+        return super().forward(torch.stack(history[:-1]).mean(0), history[-1])
+
+
 class Lora(nn.Module):
     """A frozen linear layer and a trained product of two thin ones (arXiv 2106.09685)."""
 
@@ -303,7 +311,8 @@ def turned() -> list[nn.Module]:
 
 def histories() -> list[nn.Module]:
     """Return layers that pass on what all layers before returned."""
-    return [Embedding(lambda x: [torch.tanh(x)]), *(History() for _ in range(NUM_BLOCKS)), Head()]
+    first = Embedding(lambda x: [torch.tanh(x)])
+    return [first, *(History() for _ in range(NUM_BLOCKS)), HistoryHead()]
 
 
 def lora() -> list[nn.Module]:

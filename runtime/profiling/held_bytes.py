@@ -105,7 +105,8 @@ def _held_once(sample: Sample) -> HeldBytes:
     fused.backward_fused()
     shared = [one for one in micro_batch.shared_gradients if one in fused.shared_gradients]
     tensors = micro_batch.tensors(until).replace(shared_gradients=tuple(shared))
-    rises, inner = _all_rises(sample, tensors, fused.last)
+    used = sample.without_gradients(micro_batch.unused)
+    rises, inner = _all_rises(used, tensors, fused.last)
     rises = _most(rises, inner)
     rises[OpKind.F] = max(micro_batch.rises[OpKind.F], fused.rises[OpKind.F])
     sent_bytes = sum(one.num_bytes for one in tensors.returned)

@@ -49,7 +49,8 @@ class MeasuredMicroBatch:
 
     `level` is the number of bytes allocated now, and `last` the last of the windows. Boundary
     tensors (input x, output y, the gradient of y) that were dropped but still exist are held by the
-    layer; they are recognised by their storages.
+    layer; they are recognised by their storages. `unused` are the tensors of x that B computes no
+    gradient of.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class MeasuredMicroBatch:
         self.last = after or Measurement()
         self.rises: dict[OpKind, int] = {}
         self.output_bytes = 0
+        self.unused: frozenset[int] = frozenset()
         self._tensors: dict[str, Any] = {}
         self._watched: dict[str, list[_Watched]] = {}
         self._seen: dict[str, list[SeenTensor]] = {"returned": []}
@@ -86,6 +88,9 @@ class MeasuredMicroBatch:
         """Measure B, with a gradient that is made before."""
         gradient = self._gradient()
         self._run(OpKind.B, lambda: self.stage.backward_input(0, gradient))
+        if (entry := self.sample.entry) is not None:
+            places = [place for place, leaf in enumerate(entry.leaves) if leaf.differentiable]
+            self.unused = frozenset(places[number] for number in self.stage.unused_inputs(0))
 
     def backward_weight(self) -> None:
         """Measure W."""
@@ -137,6 +142,7 @@ class MeasuredMicroBatch:
             taken=[] if is_first else self._seen["x"],
             taken_after_f=[] if is_first else self._after_f,
             returned=[] if is_last else self._seen["y"],
+            unused=self.unused,
             exit=self.sample.exit,
             until=until,
         )

@@ -1,5 +1,6 @@
 """A layer together with a micro-batch as it meets it in the model: the unit that is profiled."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
@@ -61,6 +62,15 @@ class Sample:
     def of(self, call: LayerCall) -> Self:
         """The same place of the model, with another call."""
         return replace(self, layer=call.module, call=call)
+
+    def without_gradients(self, places: Collection[int]) -> Self:
+        """The same layer where gradients of some tensors of `x` are not asked for."""
+        if self.entry is None or not places:
+            return self
+        trained = [leaf.differentiable for leaf in self.entry.leaves]
+        return replace(
+            self, trained=tuple(own and at not in places for at, own in enumerate(trained))
+        )
 
     def run(self) -> Any:
         """Run the layer on copies of the inputs and the targets."""

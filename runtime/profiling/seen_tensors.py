@@ -1,6 +1,6 @@
 """Telling the tensors apart that a layer takes and returns: which of them share memory."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple, Self
 
@@ -62,6 +62,7 @@ def layer_tensors(
     taken: Sequence[SeenTensor],
     taken_after_f: Sequence[SeenTensor],
     returned: Sequence[SeenTensor],
+    unused: Collection[int],
     exit: Boundary,
     until: Mapping[tuple[str, int], OpKind],
 ) -> LayerTensors:
@@ -71,6 +72,7 @@ def layer_tensors(
         taken: the tensors before F.
         taken_after_f: the same ones after F.
         returned: the tensors that F returned.
+        unused: the numbers of taken tensors that get no gradient.
         exit: says whose gradients come back.
         until: by boundary (`x`, `y`, `gradient`) and place, the last op that needs the memory of a
             tensor; else F.
@@ -101,6 +103,7 @@ def layer_tensors(
             num_bytes=before.memory_bytes,
             until=until.get(("x", number), OpKind.F),
             is_changed=before.version != after.version,
+            is_unused=number in unused,
         )
         for number, (before, after) in enumerate(versions)
     )
@@ -115,8 +118,13 @@ def shared_gradients(entry: Boundary, gradients: Sequence[SeenTensor]) -> list[S
     """
     places = [place for place, leaf in enumerate(entry.leaves) if leaf.differentiable]
     first: dict[int, int] = {}
-    return [
-        SharedGradient(tensor=place, earlier=first[one.address], num_bytes=one.num_bytes)
-        for place, one in zip(places, gradients, strict=True)
-        if first.setdefault(one.address, place) != place
-    ]
+    left: dict[int, int] = {}  # of each memory, the bytes that no gradient is known to fill
+    found = []
+    for place, one in zip(places, gradients, strict=True):
+        earlier = first.setdefault(one.address, place)
+        unfilled = left.setdefault(one.address, one.memory_bytes)
+        left[one.address] = max(0, unfilled - one.num_bytes)
+        if earlier != place:
+            shared = max(0, one.num_bytes - unfilled)
+            found.append(SharedGradient(tensor=place, earlier=earlier, num_bytes=shared))
+    return found

@@ -113,6 +113,9 @@ class LayerBoundary:
                 shared, other = gradients[one.earlier]
                 gradients[one.tensor] = size - min(size, one.num_bytes), until
                 gradients[one.earlier] = shared, last_of((until, other))
+            for number, taken in enumerate(following.taken):
+                if taken.is_unused:
+                    gradients[number] = 0, gradients[number][1]
         until_b, until_w = (_bytes_until(gradients, kind) for kind in (B, W))
         both = until_b + until_w
         return cls(

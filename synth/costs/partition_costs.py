@@ -214,7 +214,11 @@ def _backward_rise(
     """
     level = rise = 0
     for i, layer in reversed(list(enumerate(layers))):
-        own_rise = layer.inner_rise(kind) if i < len(boundaries) else layer.rise_bytes[kind]
+        # A gradient that is that of several tensors is not freed with the first of them.
+        is_freed = i < len(boundaries) and not layers[i + 1].boundary_tensors.shared_gradients
+        own_rise = layer.inner_rise(kind) if is_freed else layer.rise_bytes[kind]
+        if i == 0 and kind != OpKind.W:
+            own_rise += layer.boundary_tensors.unused_bytes
         if kind != OpKind.B:
             own_rise += sum(one.num_bytes for one in sums if one.exists_at(i))
         if kind == OpKind.BW:

@@ -25,13 +25,16 @@ class TakenTensor(BriefRecord):
     Attributes:
         until: the last op of the layer that needs its memory, also as a part of its output.
         is_changed: True if F writes to it.
+        is_unused: True if the layer computes no gradient of it. Within a stage there is none then;
+            a stage that begins with the layer sends zeros.
     """
 
-    LEFT_OUT: ClassVar[tuple[str, ...]] = ("is_changed",)
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("is_changed", "is_unused")
 
     num_bytes: Bytes
     until: OpKind
     is_changed: bool = False
+    is_unused: bool = False
 
 
 class MadeMemory(Record):
@@ -62,9 +65,10 @@ class ReturnedTensor(BriefRecord):
 
 
 class SharedGradient(Record):
-    """The gradient of a taken tensor that is the one of an earlier taken tensor, too.
+    """The gradient of a taken tensor that has memory with that of an earlier one.
 
-    So are those of two tensors that the layer adds. They are numbers of taken tensors.
+    They are one tensor where the layer adds both, and parts of one where it stacks them.
+    `num_bytes` is what both have of it; `tensor` and `earlier` are numbers of taken tensors.
     """
 
     tensor: Whole = Field(ge=0)
@@ -138,6 +142,11 @@ class LayerTensors(BriefRecord):
     def shared_gradient_bytes(self) -> int:
         """The bytes by which the gradients of what is taken need less memory than numbers."""
         return sum(one.num_bytes for one in self.shared_gradients)
+
+    @property
+    def unused_bytes(self) -> int:
+        """The bytes of zeros that a stage sends which begins with the layer."""
+        return sum(one.num_bytes for one in self.taken if one.is_unused)
 
     def recomputed(self) -> Self:
         """The tensors of the layer where B computes it again: its input is there until then."""

@@ -19,7 +19,8 @@ class MicroBatchState:
     """A micro-batch between its F and its W, reduced to what autograd needs.
 
     `wanted` are the indices, among the incoming gradients, of the outputs that have an edge. There
-    is no tape if BW follows, and a store only if the saved activations move.
+    is no tape if BW follows, and a store only if the saved activations move. `unused` are, after
+    the backward, the indices among the differentiable inputs of those that got no gradient.
     """
 
     tape: SplitTape | None
@@ -28,6 +29,7 @@ class MicroBatchState:
     boxes: list[GradientBox]
     entry: Boundary | None
     store: SavedStore | None = None
+    unused: tuple[int, ...] = ()
 
     def picked(self, gradients: Tensors) -> list[Tensor]:
         """Return the incoming gradients of the outputs that have an edge."""
@@ -43,7 +45,8 @@ class MicroBatchState:
         """Return the gradients of the inputs, packed; one of several not used has zeros."""
         boxes = self.boxes
         came = [box.gradient for box in boxes if box.gradient is not None]
-        if len(came) < len(boxes):
+        self.unused = tuple([i for i, box in enumerate(boxes) if box.gradient is None])
+        if self.unused:
             if not came:
                 boxes[0].take()  # raises an error that says so
             self._fill(came[0].device)

@@ -259,6 +259,10 @@ class Stage:
         tape = self._states[microbatch].tape
         return () if tape is None else tape.deferred
 
+    def unused_inputs(self, microbatch: int) -> tuple[int, ...]:
+        """The differentiable inputs that a micro-batch's B found no gradient of, before its W."""
+        return self._states[microbatch].unused
+
     @property
     def has_loss(self) -> bool:
         """True if a loss function follows the module; else the last one computes its own loss."""
