@@ -9,7 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from ..execution.base.boundary import Boundary, Tensors, can_have_gradient, flatten
+from ..execution.base.boundary import (
+    Boundary,
+    Tensors,
+    can_have_gradient,
+    flatten,
+    is_dense,
+)
 from ..execution.base.stage_protocol import ForwardInput
 from ..execution.stage.micro_batch_state import entered
 from ..execution.stage.stage import Stage
@@ -17,15 +23,24 @@ from ..models.layered_stage import LayerCall, LayeredStage, Randomness
 
 
 def copied(tree: Any) -> Any:
-    """Return a tree with copies of its tensors."""
-    return pytree.tree_map_only(Tensor, torch.clone, tree)
+    """Return a tree with copies of its tensors, which have gaps in memory where those do."""
+    return pytree.tree_map_only(Tensor, _copied, tree)
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    if is_dense(tensor) or 0 in tensor.stride():
+        return tensor.clone()
+    with_gaps = torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+    )
+    return with_gaps.copy_(tensor)
 
 
 def _copied_views(tree: Any) -> Any:
     """Return a tree with copies of its tensors, of which those are views that were."""
 
     def copy(tensor: Tensor) -> Tensor:
-        return tensor.clone().view_as(tensor) if tensor._is_view() else tensor.clone()
+        return _copied(tensor).view_as(tensor) if tensor._is_view() else _copied(tensor)
 
     return pytree.tree_map_only(Tensor, copy, tree)
 

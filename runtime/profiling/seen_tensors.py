@@ -100,7 +100,7 @@ def layer_tensors(
     versions = zip(taken, taken_after_f, strict=True)
     inputs = (
         TakenTensor(
-            num_bytes=before.memory_bytes,
+            num_bytes=before.num_bytes,
             until=until.get(("x", number), OpKind.F),
             is_changed=before.version != after.version,
             is_unused=number in unused,

@@ -51,6 +51,12 @@ class _Memory(NamedTuple):
     taken: int = -1
     is_new: bool = False
 
+    def is_freed(self, place: int, kind: OpKind) -> bool:
+        """True if B, W or BW of a layer frees it."""
+        if kind == W:
+            return place == self.w_holder
+        return place == self.holder and kind in (BW, self.until)
+
 
 class StageEnds(NamedTuple):
     """The part of its input and of its output that a stage holds beyond F.
@@ -63,6 +69,8 @@ class StageEnds(NamedTuple):
         parts_bytes: what is saved of ends of which ops need but a part.
         held: memory that layers before the last one need, and that the output is held as.
         sent_bytes: what the output takes besides what is held anyway; None: all of it.
+        saved: memory that the last layer made and needs, and that is saved: it has been sent before
+            the backward frees it.
     """
 
     input_until: OpKind
@@ -72,15 +80,18 @@ class StageEnds(NamedTuple):
     parts_bytes: int = 0
     held: tuple[_Memory, ...] = ()
     sent_bytes: int | None = None
+    saved: tuple[_Memory, ...] = ()
 
     def kept(self, place: int, kind: OpKind) -> int:
-        """Return the bytes of `held` that B, W or BW of a layer would free, were it not held."""
-        return sum(
-            one.num_bytes
-            for one in self.held
-            if (kind == W and place == one.w_holder)
-            or (place == one.holder and (kind == BW or kind == one.until))
+        """Return the bytes of `held` that B, W or BW of a layer would free, were it not held.
+
+        Those of `saved`, which it frees, count against them.
+        """
+        held, saved = (
+            sum(one.num_bytes for one in memories if one.is_freed(place, kind))
+            for memories in (self.held, self.saved)
         )
+        return held - saved
 
 
 @dataclass(slots=True)
@@ -113,9 +124,6 @@ class LayerBoundary:
                 shared, other = gradients[one.earlier]
                 gradients[one.tensor] = size - min(size, one.num_bytes), until
                 gradients[one.earlier] = shared, last_of((until, other))
-            for number, taken in enumerate(following.taken):
-                if taken.is_unused:
-                    gradients[number] = 0, gradients[number][1]
         until_b, until_w = (_bytes_until(gradients, kind) for kind in (B, W))
         both = until_b + until_w
         return cls(
@@ -222,7 +230,7 @@ class StageLayers(NamedTuple):
         boundary = LayerBoundary.of_gradients(self.tensors, layer.boundary_tensors)
         tensors = layer.boundary_tensors
         untils = [one.until for one in tensors.taken]
-        if len(untils) != len(numbers):  # of an earlier version, which takes several as one
+        if len(untils) != len(numbers):  # not measured for itself: it takes several as one
             tensors = layer.opaque_tensors
             untils = [tensors.taken[0].until] * len(numbers)
             numbers = (0,)
@@ -273,7 +281,9 @@ class StageLayers(NamedTuple):
     def least_ends(self) -> StageEnds:
         """Return ends of which no choice of recomputation holds less."""
         held = [(one.num_bytes, one.until) for one in self.memories if not one.is_new]
-        return StageEnds(F, F, -_bytes_until(held, B, W), -_bytes_until(held, W), sent_bytes=0)
+        saved = tuple(one for one in self.memories if one.is_new)
+        sizes = -_bytes_until(held, B, W), -_bytes_until(held, W)
+        return StageEnds(F, F, *sizes, sent_bytes=0, saved=saved)
 
     def below(self, other: Self) -> tuple[Self, int]:
         """Return a run of the same layers after which no layer holds more than after either.
@@ -324,6 +334,7 @@ class StageLayers(NamedTuple):
             parts_bytes=_bytes_until(parts, B, W),
             held=held,
             sent_bytes=self._sent_bytes(taken) if output_until == F else None,
+            saved=tuple(one for one in made if output_until == F and one.is_new),
         )
 
     def _sent_bytes(self, taken: Sequence[tuple[int, OpKind]]) -> int:

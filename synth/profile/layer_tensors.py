@@ -14,9 +14,13 @@ from pydantic import Field, model_validator
 from synth.op_kinds import OpKind
 from synth.records.field_types import Whole
 from synth.records.record import BriefRecord, Record
-from synth.units import MOST_SUMMABLE
+from synth.units import MOST_SUMMABLE, counted
 
 Bytes = Annotated[Whole, Field(ge=0, le=MOST_SUMMABLE)]
+
+
+# Of memory on CUDA devices, in bytes.
+ROUNDED_TO = 512
 
 
 class TakenTensor(BriefRecord):
@@ -25,8 +29,8 @@ class TakenTensor(BriefRecord):
     Attributes:
         until: the last op of the layer that needs its memory, also as a part of its output.
         is_changed: True if F writes to it.
-        is_unused: True if the layer computes no gradient of it. Within a stage there is none then;
-            a stage that begins with the layer sends zeros.
+        is_unused: True if the layer computes no gradient of it. A stage that begins with the layer
+            sends zeros, which no rise of the layer has.
     """
 
     LEFT_OUT: ClassVar[tuple[str, ...]] = ("is_changed", "is_unused")
@@ -130,6 +134,16 @@ class LayerTensors(BriefRecord):
         return any(one.is_copied for one in self.returned)
 
     @property
+    def shown_taken(self) -> str:
+        """What is taken, in words."""
+        return _shown([one.num_bytes for one in self.taken])
+
+    @property
+    def shown_returned(self) -> str:
+        """What is returned, in words."""
+        return _shown([one.num_bytes for one in self.returned])
+
+    @property
     def made_bytes(self) -> int:
         """The bytes of the memory made for the output."""
         return sum(one.num_bytes for one in self.made)
@@ -153,6 +167,10 @@ class LayerTensors(BriefRecord):
         taken = [one.replace(until=last_of((one.until, OpKind.B))) for one in self.taken]
         made = [one.replace(until=OpKind.F) for one in self.made]
         return self.replace(taken=tuple(taken), made=tuple(made))
+
+
+def _shown(sizes: Sequence[int]) -> str:
+    return f"{counted(len(sizes), 'tensor')} of {', '.join(map(str, sizes)) or 0} bytes"
 
 
 def last_of(kinds: Sequence[OpKind]) -> OpKind:

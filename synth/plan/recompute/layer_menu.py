@@ -227,13 +227,15 @@ class _Row(NamedTuple):
             kind: base.duration_us[kind] + ns // _NS_PER_US
             for kind, ns in zip(_VARIED, self.extra_ns, strict=True)
         }
-        rises = {
-            OpKind.F: self.forward_rise,
-            OpKind.R: self.again_rise,
-            OpKind.B: max(self.last.rise_bytes[OpKind.B], self.backward_rise),
-            OpKind.W: max(self.last.rise_bytes[OpKind.W], self.weight_rise),
-            OpKind.BW: max(self.last.rise_bytes[OpKind.BW], self.fused_rise),
+        earlier = {
+            OpKind.B: self.backward_rise,
+            OpKind.W: self.weight_rise,
+            OpKind.BW: self.fused_rise,
         }
+        rises = {OpKind.F: self.forward_rise, OpKind.R: self.again_rise}
+        for kind, rise in earlier.items():
+            kept = ends.kept(self.run.place, kind)
+            rises[kind] = max(self.last.rise_bytes[kind], rise + kept)
         return base.replace(
             duration_us={**base.duration_us, **durations},
             saved_bytes=self.saved + ends.saved_bytes,
