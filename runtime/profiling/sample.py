@@ -19,6 +19,7 @@ from ..execution.base.boundary import (
 from ..execution.base.stage_protocol import ForwardInput
 from ..execution.stage.micro_batch_state import entered
 from ..execution.stage.stage import Stage
+from ..execution.stage.stage_output import versions_of
 from ..models.layered_stage import LayerCall, LayeredStage, Randomness
 
 
@@ -89,9 +90,16 @@ class Sample:
 
     def run(self) -> Any:
         """Run the layer on copies of the inputs and the targets."""
+        return self.run_and_watch()[0]
+
+    def run_and_watch(self) -> tuple[Any, bool]:
+        """Run the layer as `run` does, and say if it has changed its input in place."""
         given = positional(_copied_views(self.x), is_first=self.is_first)
         arguments = given if self.targets is None else (*given, copied(self.targets))
-        return self.layer(*arguments) if self.call is None else self.call(arguments)
+        tensors = [leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, Tensor)]
+        before = versions_of(tensors)
+        output = self.layer(*arguments) if self.call is None else self.call(arguments)
+        return output, versions_of(tensors) != before
 
     def stage(self, following: nn.Module | None = None, before: nn.Module | None = None) -> Stage:
         """Make a stage of the layer, so that a run's own code is measured.

@@ -119,11 +119,12 @@ class LayerBoundary:
         """Return a boundary with the gradients of what a layer returns alone."""
         gradients = [(one.gradient_bytes, one.gradient_until) for one in tensors.returned]
         if len(following.taken) == len(gradients):
-            for one in following.shared_gradients:
+            for one in following.shared_gradients:  # the memory grows, and lives for all of them
                 size, until = gradients[one.tensor]
-                shared, other = gradients[one.earlier]
-                gradients[one.tensor] = size - min(size, one.num_bytes), until
-                gradients[one.earlier] = shared, last_of((until, other))
+                before, earlier_until = gradients[one.earlier]
+                grown = before + size - min(size, one.num_bytes)
+                gradients[one.earlier] = grown, last_of((until, earlier_until))
+                gradients[one.tensor] = 0, B
         until_b, until_w = (_bytes_until(gradients, kind) for kind in (B, W))
         both = until_b + until_w
         return cls(

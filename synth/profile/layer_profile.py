@@ -253,13 +253,13 @@ class LayerProfile(BriefRecord):
 
     def can_follow(self, before: "LayerProfile") -> bool:
         """True if the layer takes what another one returns, or that is not known."""
-        if self.tensors is None:
+        if self.tensors is None or before.tensors is None:
             return True
-        returned = before.boundary_tensors.returned
-        if before.tensors is None or len(self.tensors.taken) != len(returned):
-            return len(self.tensors.taken) == len(returned)
-        both = zip(self.tensors.taken, returned, strict=True)
-        return all(abs(one.num_bytes - other.num_bytes) < ROUNDED_TO for one, other in both)
+        taken, returned = self.tensors.taken, before.tensors.returned
+        return len(taken) == len(returned) and all(
+            abs(one.num_bytes - other.num_bytes) < ROUNDED_TO
+            for one, other in zip(taken, returned, strict=True)
+        )
 
     # The underscore keeps the cached value out of `dict(self)`, that is, out of `replace`.
     @cached_property
