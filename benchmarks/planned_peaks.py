@@ -5,7 +5,8 @@
 Each model of `planned_peaks_models` is profiled on the CPU, and every rank of each schedule is
 rehearsed: it runs all its ops with the executor. A row has the least and the largest difference of
 the planned peak from the measured one, over all ranks and 1, 2 and 4 micro-batches; the last column
-has the median of all of the row. `layers again` recomputes all inner layers within B, and `R` all stages.
+has the median of all of the row. `layers again` recomputes all inner layers within B, and `R` all
+stages.
 """
 
 import argparse
