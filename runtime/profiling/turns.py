@@ -22,7 +22,8 @@ def samples_of(calls: Sequence[LayerCall], batch: MicroBatch) -> list[Sample]:
     Args:
         batch: on the device of the layers.
     """
-    x, found, trained = batch.inputs, list[Sample](), (False,)
+    x, found = batch.inputs, list[Sample]()
+    trained: tuple[bool, ...] = (False,)
     for place, call in enumerate(calls):
         targets = batch.targets if place == len(calls) - 1 else None
         sample = Sample(call.module, x, targets, place == 0, call, trained)

@@ -123,15 +123,15 @@ class ShapeFinder:
                 or (entry is not None and entry.trained)
                 or any(t.requires_grad for t in tensors_in(arguments))
             )
-            given = stage, arguments, entry, batch.named(microbatch)
+            tried = stage, arguments, entry, batch.named(microbatch)
             try:
-                output = _try_out(*given)
+                output = _try_out(*tried)
             except Exception as error:
                 given = "what it is given" if entry is None else "zeros or ones of its input's form"
                 raise SynthError(
                     f"stage {number} cannot be run on {given}: {type(error).__name__}: {error}"
                 ) from error
-            own = _trained_tensors(*given, output) if trained else False
+            own = _trained_tensors(*tried, output) if trained else False
             return Boundary.of(output, trained=own, stage=number)
 
         return describe

@@ -122,6 +122,8 @@ def effect_table(
         for kind, of_copies in own_value_bytes(stages, placement).items():
             first = VALUE_CODES[kind] * len(of_copies)
             own_bytes[first : first + len(of_copies)] = of_copies
+        if np.array_equal(own_bytes, value_bytes):
+            own_bytes = value_bytes
     classes = _classes(num_stages, is_plain)
     reads, makes = _accesses(
         EffectSetting.of(stages, barriers),

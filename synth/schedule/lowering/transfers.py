@@ -96,7 +96,8 @@ def find_transfers(
     wait = positions.behind(arrays, made, source, arrays.schedule.buffering.send_behind)
     copy = value // arrays.schedule.num_micro_batches
     num_bytes = table.value_bytes[copy]
-    wait = np.minimum(wait, _before_backward(arrays, table, value, source))
+    if table.own_bytes is not table.value_bytes:
+        wait = np.minimum(wait, _before_backward(arrays, table, value, source))
     duration_us = _durations_us(costs, link, copy, num_bytes, required)
     if not arrays.is_plain:
         wait[source == HOST] = 0
@@ -132,12 +133,11 @@ def _before_backward(
     copy = value // arrays.schedule.num_micro_batches
     is_shared = table.own_bytes[copy] < table.value_bytes[copy]
     is_shared &= value // table.num_cells == VALUE_CODES[ACT]
-    if is_shared.any():
-        backward = np.full(table.num_cells, arrays.num_nodes)
-        nodes = arrays.of_kinds(OpKind.B, OpKind.BW).nonzero()[0]
-        backward[arrays.cells[nodes]] = arrays.begins_of_pairs(nodes)
-        first = np.array(arrays.first_node)[source[is_shared]]
-        places[is_shared] = backward[value[is_shared] % table.num_cells] - first
+    backward = np.full(table.num_cells, arrays.num_nodes)
+    nodes = arrays.of_kinds(OpKind.B, OpKind.BW).nonzero()[0]
+    backward[arrays.cells[nodes]] = arrays.begins_of_pairs(nodes)
+    first = np.array(arrays.first_node)[source[is_shared]]
+    places[is_shared] = backward[value[is_shared] % table.num_cells] - first
     return places
 
 
