@@ -1,15 +1,16 @@
 """The groups that one rank is in: its pipeline's ranks, and its data-parallel peers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
+from torch import nn
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
-from synth.errors import RunFailure
+from synth.errors import RunFailure, SynthError
 
 from ..execution.transport.groups import Group
 from ..execution.transport.in_process.ranks import InProcessGroup
@@ -52,6 +53,24 @@ class PipelineGroups:
             self.pipeline.on_abort(self.peers.abort)
             with self.peers.building():
                 yield
+
+    def check_apart(self, modules: Iterable[nn.Module]) -> None:
+        """Check that ranks which are threads share no trained parameter.
+
+        Raises:
+            SynthError: two do, so that each would add the gradients of both.
+        """
+        threads = [group for group in self._each if isinstance(group, InProcessGroup)]
+        named = [pair for module in modules for pair in module.named_parameters()] * bool(threads)
+        own = {id(parameter): name for name, parameter in named if parameter.requires_grad}
+        for group in threads:
+            for rank, theirs in enumerate(group.gather([*own])):
+                if rank != group.rank and (shared := own.keys() & set(theirs)):
+                    raise SynthError(
+                        f"ranks {group.rank} and {rank} are threads, and both hold the parameter "
+                        f"{own[shared.pop()]} itself, so that each would add the gradients of "
+                        f"both: give each rank a copy, by copy.deepcopy(layers) within its function"
+                    )
 
     def announce(self, error: BaseException) -> None:
         """Announce to its pipeline and to its peers why this rank is about to disconnect."""

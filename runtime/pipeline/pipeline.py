@@ -80,6 +80,7 @@ class Pipeline:
                 stages, tied = cut_stages(schedule, stages, self.ranks.rank, self._options.device)
                 self._options = self._options.updated(tied=self._options.tied or tied)
             self._parts = prepare_rank(schedule, stages, self.ranks, self._options)
+            self._groups.check_apart(stage.module for stage in self.stages.values())
             self._groups = self._groups.on(self.device)
             self.clock = self._options.clock or OpClock(self.device, recording=False)
             self._connections = connect(self._parts, self._groups, self._options, self.clock)

@@ -29,6 +29,7 @@ class DistributedFolder:
     """
 
     is_of_transformers = False
+    is_adapter = False
 
     def __init__(self, path: Path) -> None:
         """Read the description of its tensors.

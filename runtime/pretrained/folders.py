@@ -14,6 +14,7 @@ from synth.units import shown
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+ADAPTER = "adapter_model.safetensors"  # of PEFT
 
 
 class WeightsFolder(Protocol):
@@ -22,6 +23,8 @@ class WeightsFolder(Protocol):
     path: Path
     is_of_transformers: bool
     """True if names may differ from those of the model in memory, as transformers changes them."""
+    is_adapter: bool
+    """True if it has an adapter of PEFT alone."""
 
     def names(self) -> list[str]:
         """Return the names of all tensors, without reading any."""
@@ -60,6 +63,8 @@ def open_weights(path: Path) -> WeightsFolder:
         return DistributedFolder(path)
     if (path / INDEX).exists() or (path / SINGLE).exists():
         return _SafetensorsFolder(path)
+    if (path / ADAPTER).exists():
+        return _SafetensorsFolder(path, ADAPTER)
     if not path.is_dir():
         raise SynthError(f"there is no folder {path} with weights; give one that exists")
     pickles = sorted(path.glob("*.bin"))
@@ -75,11 +80,11 @@ class _SafetensorsFolder:
 
     is_of_transformers = True
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, single: str = SINGLE) -> None:
+        self.path, self.is_adapter = path, single == ADAPTER
         self._stack, self._open = ExitStack(), dict[str, Any]()
-        if (path / SINGLE).exists():  # also beside an index, as transformers does
-            self._files = dict.fromkeys(self._file(SINGLE).keys(), SINGLE)
+        if (path / single).exists():  # also beside an index, as transformers does
+            self._files = dict.fromkeys(self._file(single).keys(), single)
         else:
             self._files = _read_index(path / INDEX)
 

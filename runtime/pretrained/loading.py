@@ -13,6 +13,7 @@ from ..checkpoint.loading import fill
 from ..checkpoint.optimizer_state import optimizer_state_of
 from ..execution.weights.shared_tensor import SharedParameter
 from ..optimize import StageSteps
+from .adapter_names import AdapterNames
 from .all_ranks import AllRanks
 from .folders import WeightsFolder, open_weights
 from .held_tensors import HeldTensor, held_tensors, origin_of
@@ -35,7 +36,8 @@ def load_weights(
     does; float32 master copies are loaded as they are in the files.
 
     Args:
-        folder: of Hugging Face (safetensors), or a distributed checkpoint of torch.
+        folder: of Hugging Face (safetensors), or a distributed checkpoint of torch; or an adapter
+            of PEFT, which leaves the model that it is added to as it is.
         layers: this rank's, by name; see `held_tensors`.
         steps: the optimizer, if it updates copies; None: it updates the parameters.
         shared: the parameters that are parts of flat ones.
@@ -57,6 +59,7 @@ def load_weights(
         needed = {tensor.names for tensor in held}
         of_all = {names for of in ranks.gather(needed) for names in of}
         loading = ranks.together(lambda: _Loading(source, layers, of_all))
+        held = [tensor for tensor in held if loading.concerns(tensor)]
         ranks.together(lambda: loading.report(held)).check(folder, ranks)
         ranks.together(lambda: loading.read(held)).check(folder, ranks)
         for name, layer in layers.items():
@@ -135,14 +138,27 @@ class _Loading:
         source.choose(needed)
         origin = origin_of(layers)
         self._names: ModelNames | None = None
+        self._adapter: AdapterNames | None = None
         self._unexpected: list[str] = []
         self._unused: Collection[str] = () if origin is None else origin.names
-        if source.is_of_transformers and origin is not None and origin.config is not None:
+        if source.is_adapter:
+            if origin is None or not origin.adapters:
+                raise SynthError(
+                    f"{source.path} has an adapter of PEFT, and the model has none: add it before "
+                    f"the model is cut (PeftModel.from_pretrained, is_trainable=True)"
+                )
+            self._adapter = AdapterNames(origin)
+            groups, self._unexpected = self._adapter.groups(source.names())
+        elif source.is_of_transformers and origin is not None and origin.config is not None:
             self._names = ModelNames(origin)
             groups, self._unexpected = self._names.groups(source.names())
         else:
             groups = plain_groups(source.names())
         self._by_target = {target: group for group in groups for target in group.targets}
+
+    def concerns(self, tensor: HeldTensor) -> bool:
+        """True unless the folder has an adapter alone, and the tensor is none of it."""
+        return self._adapter is None or bool(self._adapter.untied(tensor.names))
 
     def report(self, held: list[HeldTensor]) -> _Report:
         """Compare names, and shapes where these do not change, without reading."""
@@ -156,7 +172,7 @@ class _Loading:
             group = self._by_target[stored]
             if group.converter is None:
                 _compare(tensor, self._source.shape(group.sources[0][0]), report)
-        if self._names is None and held:
+        if self._names is None and self._adapter is None and held:
             report.unexpected += [name for name in self._by_target if name not in self._unused]
         return report
 

@@ -1,7 +1,7 @@
 """Saves the weights of a rank's layers to a folder, by the names of the whole model."""
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from synth.run_options.weight_files import WeightFormat, check_new
 from ..checkpoint.rank_file import check_storable, host_copy
 from ..execution.gradients.all_reduce import is_sharded
 from ..execution.weights.shared_tensor import SharedParameter
+from ..models.cut import Piece
+from .adapter_names import AdapterNames
 from .all_ranks import AllRanks
 from .held_tensors import HeldTensor, held_tensors, origin_of
 from .safetensors_files import ShardWriter, complete_folder
@@ -38,8 +40,9 @@ def save_weights(
 
     Args:
         layers: this rank's, by name; see `held_tensors`.
-        kind: a folder that `from_pretrained` loads, where tied weights stand once; or a distributed
-            checkpoint of torch, where they have all their names.
+        kind: a folder that `from_pretrained` loads, where tied weights stand once, of a model with
+            an adapter of PEFT the adapter alone; or a distributed checkpoint of torch, where they
+            have all their names.
         shared: the parameters that are parts of flat ones.
         ranks: those that hold the model; None: this process has all of it.
         source: the folder of Hugging Face that training began from, whose tokenizer and the like
@@ -124,7 +127,9 @@ def _write_hugging_face(
 ) -> None:
     """Write this rank's files, layer by layer; rank 0 then names them, and adds the config."""
     names = ranks.together(lambda: _names_of(layers))
-    _check_names(names, held, ranks)
+    _check_names(names, held, _trained(layers), ranks)
+    if isinstance(names, AdapterNames):
+        held = {name: [t for t in of if names.untied(t.names)] for name, of in held.items()}
     dtypes: set[torch.dtype] = set()
 
     def write() -> list[Any]:
@@ -149,35 +154,48 @@ def _write_hugging_face(
 
     def complete() -> None:
         if ranks.rank == 0:
-            complete_folder(path, files, source)
-            if names is not None:
+            if names is None:
+                complete_folder(path, files, source)
+            else:
+                names.complete(path, files, source)
                 names.save_config(path, kinds)
 
     ranks.together(complete)
 
 
-def _names_of(layers: Mapping[str, nn.Module]) -> ModelNames | None:
-    """Return the names of a model of transformers; None: it is another one."""
+def _names_of(layers: Mapping[str, nn.Module]) -> ModelNames | AdapterNames | None:
+    """Return the names of a model of transformers, or of its adapter; None: it is another one."""
     origin = origin_of(layers)
-    return None if origin is None or origin.config is None else ModelNames(origin)
+    if origin is None or origin.config is None:
+        return None
+    return AdapterNames(origin) if origin.adapters else ModelNames(origin)
+
+
+def _trained(layers: Mapping[str, nn.Module]) -> set[str]:
+    """Return all names of the trained parameters of a whole model's pieces."""
+    pieces = (layer for layer in layers.values() if isinstance(layer, Piece))
+    return {
+        each
+        for piece in pieces
+        for name, parameter in piece.named_parameters()
+        for each in (piece.names_of(name) if parameter.requires_grad else ())
+    }
 
 
 def _check_names(
-    names: ModelNames | None, held: Mapping[str, list[HeldTensor]], ranks: AllRanks
+    names: ModelNames | AdapterNames | None,
+    held: Mapping[str, list[HeldTensor]],
+    trained: Collection[str],
+    ranks: AllRanks,
 ) -> None:
     """Refuse tensors that `from_pretrained` would leave out; all ranks call this."""
     own = [name for of in held.values() for tensor in of for name in tensor.names]
-    others = [] if names is None else names.others(own)
-    kinds = [] if names is None else [type(names.model).__name__]
+    others = [] if names is None else names.others(own, trained)
     found = list(dict.fromkeys(name for of in ranks.gather(others) for name in of))
-    kind = next((name for of in ranks.gather(kinds) for name in of), "")
-    if found:
-        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-        raise SynthError(
-            f"{kind} has no {found[0]}{more}, so from_pretrained would leave them out and fill "
-            f"others with random values: merge what was added into the model's own weights, as "
-            f'adapters can be, or save in the format "dcp"'
-        )
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    reasons = [] if names is None or not found else [names.refusal(f"{found[0]}{more}")]
+    if reasons := [reason for of in ranks.gather(reasons) for reason in of]:
+        raise SynthError(reasons[0])
 
 
 class _FirstFailure:

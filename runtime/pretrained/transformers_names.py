@@ -18,6 +18,7 @@ from synth.errors import SynthError
 
 from ..models.cut import Origin
 from ..models.empty import empty_parameters
+from .safetensors_files import WrittenFile, complete_folder
 
 
 @dataclass
@@ -104,9 +105,17 @@ class ModelNames:
             group.sources.append((name, pattern or name))
         return list(found.values()), [name for name in unexpected if not self._ignores(name)]
 
-    def others(self, names: Iterable[str]) -> list[str]:
+    def others(self, names: Iterable[str], trained: Collection[str]) -> list[str]:
         """Return the names that the class does not have, of modules that were added to it."""
         return [name for name in names if name not in self._tied_to]
+
+    def refusal(self, listed: str) -> str:
+        """Say why others are not saved."""
+        return (
+            f"{type(self.model).__name__} has no {listed}, so from_pretrained would leave them out "
+            f"and fill others with random values: merge what was added into the model's own "
+            f'weights, or save in the format "dcp"'
+        )
 
     def untied(self, names: Iterable[str]) -> list[str]:
         """Return of a tensor's names the first of each tensor that the class makes of its own."""
@@ -118,6 +127,10 @@ class ModelNames:
 
         found: dict[str, Tensor] = revert_weight_conversion(self.model, dict(tensors))
         return found
+
+    def complete(self, folder: Path, files: list[WrittenFile], source: Path | None) -> None:
+        """Name the files of all ranks, and copy what else the source has."""
+        complete_folder(folder, files, source)
 
     def save_config(self, folder: Path, dtypes: Collection[torch.dtype]) -> None:
         """Write the files with which `from_pretrained` makes the model, beside the weights.

@@ -104,7 +104,7 @@ def _own_random_numbers() -> Iterator[None]:
 def _chained(calls: Sequence[LayerCall], number: int, batch: MicroBatch) -> float:
     x, targets = batch
     for index in range(len(calls)):
-        x = _detached(_forward(calls, index, number, x, targets))
+        x = _given_on(_forward(calls, index, number, x, targets))
     return float(x)
 
 
@@ -130,8 +130,12 @@ def _called(calls: Sequence[LayerCall], index: int, number: int, arguments: tupl
     return calls[index](arguments, seed)
 
 
-def _detached(tree: Any) -> Any:
-    return pytree.tree_map_only(Tensor, torch.detach, tree)
+def _given_on(tree: Any) -> Any:
+    """Return a layer's output as another rank has it: without its graph, in memory of its own.
+
+    A layer may give on its parameters and buffers, which change afterwards.
+    """
+    return pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), tree)
 
 
 class _LayerByLayer:
@@ -159,7 +163,7 @@ class _LayerByLayer:
                 with reads.of(index, arguments):
                     output = _called(self._calls, index, number, arguments)
                 reads.check(output, call.module)
-                xs[number] = _detached(output)
+                xs[number] = _given_on(output)
             for name, buffer in buffers.items():
                 if id(buffer) in seen and not torch.equal(buffer, held[name]):
                     raise SynthError(
@@ -187,7 +191,7 @@ class _LayerByLayer:
 
     def _alone(self, index: int, number: int, x: Any, targets: Any) -> Any:
         try:
-            return _detached(_forward(self._calls, index, number, x, targets))
+            return _given_on(_forward(self._calls, index, number, x, targets))
         except Exception as error:  # of the user's code, of any class
             raise SynthError(
                 f"layer {self._names[index]} fails where no layer has run before it, as on a rank "

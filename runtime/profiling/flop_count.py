@@ -3,11 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.module_tracker import ModuleTracker
 
 from ..execution.base.without_graph import without_graph
 from .sample import Sample
@@ -19,17 +20,27 @@ def forward_flops(sample: Sample) -> int:
     """Count the FLOPs of F of a micro-batch as PyTorch's `FlopCounterMode` does.
 
     Matrix multiplications, grouped ones too, convolutions and attention count, a multiply-add as
-    two. Attention
-    counts all pairs of a query and a key, also those that a mask leaves out, as the 12·L·H·Q·T per
-    token of Chowdhery et al. 2022, "PaLM", appendix B, do. Element-wise ops, and kernels that
-    PyTorch does not know, count 0. Of sharded tensors (DTensor) those of this process count. A
-    compiled layer is counted as it is without compilation.
+    two. Attention counts all pairs of a query and a key, also those that a mask leaves out, as the
+    12·L·H·Q·T per token of Chowdhery et al. 2022, "PaLM", appendix B, do. Element-wise ops, and
+    kernels that PyTorch does not know, count 0. Of sharded tensors (DTensor) those of this process
+    count. A compiled layer is counted as it is without compilation.
     """
     counter = FlopCounterMode(display=False, custom_mapping=_ATTENTION | _products())
+    counter.mod_tracker = _NoModules()
     own_inputs = replace(sample, x=sample.copy_of_x())
     with without_graph(), torch.compiler.set_stance("force_eager"), counter, _OfShards():  # type: ignore[no-untyped-call]
         own_inputs.run()
     return counter.get_total_flops()
+
+
+class _NoModules(ModuleTracker):
+    """Tells no modules apart: PyTorch's tracker fails where one returns a view of a parameter."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Remove no hooks."""
 
 
 class _OfShards(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -12,6 +12,7 @@ from synth.op_kinds import OpKind
 from synth.profile.layer_tensors import LayerTensors, SharedGradient, last_of
 
 from ..execution.base.boundary import Tensors, is_dense
+from ..execution.stage.stage_output import versions_of
 from .hand_over import HandOver
 from .meter import Measurement, measure
 from .sample import Sample
@@ -75,7 +76,10 @@ class MeasuredMicroBatch:
         self._tensors: dict[str, Any] = {}
         self._watched: dict[str, list[_Watched]] = {}
         self._seen: dict[str, list[SeenTensor]] = {"returned": []}
-        self._after_f: list[SeenTensor] = []
+        self._after_f: tuple[int, ...] = ()
+        self._changes_targets = False
+        own = [[*vars(part).values()] for part in sample.layer.modules()]
+        self._own = {address_of(tensor) for tensor in tensors_of(own)}  # also of attributes
         self._put("x", self._window(sample.copy_of_x))
         if sample.is_first:  # the bytes that the layer saves of its own inputs count as its own
             self._watched["x"] = [watched._replace(size=0) for watched in self._watched["x"]]
@@ -137,15 +141,17 @@ class MeasuredMicroBatch:
         Args:
             until: by boundary and place, the last op that needs the memory of a tensor; else F.
         """
-        is_first, is_last = self.sample.is_first, self.sample.targets is not None
-        return layer_tensors(
-            taken=[] if is_first else self._seen["x"],
-            taken_after_f=[] if is_first else self._after_f,
+        is_last = self.sample.targets is not None
+        found = layer_tensors(
+            self._seen["x"],
+            self._after_f,
+            is_first=self.sample.is_first,
             returned=[] if is_last else self._seen["y"],
             unused=self.unused,
             exit=self.sample.exit,
             until=until,
         )
+        return found.replace(changes_given=found.changes_given or self._changes_targets)
 
     @property
     def shared_gradients(self) -> list[SharedGradient]:
@@ -155,10 +161,13 @@ class MeasuredMicroBatch:
         return shared_gradients(self.sample.entry, self._seen["returned"])
 
     def _forward(self) -> None:
+        given, targets = map(tensors_of, (self._tensors["x"], self.sample.targets))
+        before = versions_of(targets)
         y = self.sample.forward(self.stage, self._tensors["x"], fused=self.fused)
+        self._changes_targets = versions_of(targets) != before
+        self._after_f = versions_of(given)
         sent = filter(is_dense, y)  # copies of the others are
         self.output_bytes = sum({address_of(t): allocated_bytes(t) for t in sent}.values())
-        self._after_f = [SeenTensor.of(x) for x in tensors_of(self._tensors["x"])]
         self._put("y", y)
 
     def _make_gradient(self) -> Tensors:
@@ -167,12 +176,12 @@ class MeasuredMicroBatch:
     def _put(self, name: str, tree: Any) -> None:
         """Hold the tensors of a boundary; a storage that is held already has no size here.
 
-        An in-place layer returns such a storage, and so does one that passes a mask on. Of the
-        first layer it is the output's.
+        An in-place layer returns such a storage, and so does one that passes a mask on, or returns
+        a part of its own state. Of the first layer it is the output's.
         """
         theirs = ["x"] * self.sample.is_first
         others = [other for key, other in self._tensors.items() if key not in (name, *theirs)]
-        held = {address_of(tensor) for tensor in tensors_of(others)}
+        held = self._own | {address_of(tensor) for tensor in tensors_of(others)}
         self._tensors[name], self._watched[name] = tree, []
         for tensor in tensors_of(tree):
             size = 0 if address_of(tensor) in held else allocated_bytes(tensor)

@@ -59,8 +59,10 @@ def address_of(tensor: Tensor) -> int:
 
 
 def layer_tensors(
-    taken: Sequence[SeenTensor],
-    taken_after_f: Sequence[SeenTensor],
+    given: Sequence[SeenTensor],
+    versions: Sequence[int],
+    *,
+    is_first: bool,
     returned: Sequence[SeenTensor],
     unused: Collection[int],
     exit: Boundary,
@@ -69,14 +71,17 @@ def layer_tensors(
     """Return what a layer takes and returns, and what of it is the same memory.
 
     Args:
-        taken: the tensors before F.
-        taken_after_f: the same ones after F.
+        given: the tensors before F.
+        versions: their numbers of changes after F.
+        is_first: True if they are the inputs of the model.
         returned: the tensors that F returned.
         unused: the numbers of taken tensors that get no gradient.
         exit: says whose gradients come back.
         until: by boundary (`x`, `y`, `gradient`) and place, the last op that needs the memory of a
             tensor; else F.
     """
+    is_changed = [one.version != after for one, after in zip(given, versions, strict=True)]
+    taken, theirs = ([], given) if is_first else (given, [])
     memories = {one.address: number for number, one in enumerate(taken)}
     made: list[MadeMemory] = []
     outputs: list[ReturnedTensor] = []
@@ -95,19 +100,24 @@ def layer_tensors(
                 gradient_bytes=0 if place is None else one.num_bytes,
                 gradient_until=last_of([OpKind.B, kept]),
                 is_copied=not one.is_dense,
+                is_given=any(one.address == other.address for other in theirs),
             )
         )
-    versions = zip(taken, taken_after_f, strict=True)
     inputs = (
         TakenTensor(
-            num_bytes=before.num_bytes,
+            num_bytes=one.num_bytes,
             until=until.get(("x", number), OpKind.F),
-            is_changed=before.version != after.version,
+            is_changed=is_changed[number],
             is_unused=number in unused,
         )
-        for number, (before, after) in enumerate(versions)
+        for number, one in enumerate(taken)
     )
-    return LayerTensors(taken=tuple(inputs), made=tuple(made), returned=tuple(outputs))
+    return LayerTensors(
+        taken=tuple(inputs),
+        made=tuple(made),
+        returned=tuple(outputs),
+        changes_given=bool(theirs and any(is_changed)),
+    )
 
 
 def shared_gradients(entry: Boundary, gradients: Sequence[SeenTensor]) -> list[SharedGradient]:

@@ -25,6 +25,16 @@ def language_part(values: Mapping[str, Any], source: str) -> Mapping[str, Any]:
     return part
 
 
+def other_parts(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Name the configs of a model's parts for images and sound, beside its language model."""
+    kinds = ("vision", "audio", "image", "video", "speech")
+    return tuple(
+        name
+        for name, part in values.items()
+        if name.endswith("_config") and any(kind in name for kind in kinds) and part
+    )
+
+
 class MissingValue(SynthError):
     """A config leaves out a value that its model needs."""
 

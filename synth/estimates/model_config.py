@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from synth.errors import SynthError
 from synth.estimates.config_kinds import KINDS
-from synth.estimates.config_values import ConfigValues, MissingValue
+from synth.estimates.config_values import ConfigValues, MissingValue, other_parts
 from synth.estimates.model_shape import ModelShape
 from synth.estimates.module_shape import completed, module_shape
 from synth.records.field_types import PlainText
@@ -91,18 +91,22 @@ def shape_of(config: Mapping[str, Any], name: str) -> ModelShape:
     Raises:
         SynthError: a kind of model that is not known, or a value is missing or wrong.
     """
-    given = ConfigValues(config, f"the config of {name}")
-    read = KINDS.get(given.kind)
     try:
-        if read is None:
-            return module_shape(name, config, given)
-        try:
-            return ModelShape(name=name, **read(given))
-        except MissingValue:
-            if not all(any(map(given.has, names)) for names in _SAID):
-                raise
-            whole = ConfigValues(completed(config, given), given.source)
-            return ModelShape(name=name, **read(whole))
+        return _text_shape(config, name).replace(left_out=other_parts(config))
     except ValidationError as error:
         reasons = [line.strip().removeprefix("(file): ") for line in describe(error).splitlines()]
         raise SynthError(f"the config of {name} is no model: {'; '.join(reasons)}") from None
+
+
+def _text_shape(config: Mapping[str, Any], name: str) -> ModelShape:
+    given = ConfigValues(config, f"the config of {name}")
+    read = KINDS.get(given.kind)
+    if read is None:
+        return module_shape(name, config, given)
+    try:
+        return ModelShape(name=name, **read(given))
+    except MissingValue:
+        if not all(any(map(given.has, names)) for names in _SAID):
+            raise
+        whole = ConfigValues(completed(config, given), given.source)
+        return ModelShape(name=name, **read(whole))

@@ -83,6 +83,7 @@ class ModelShape(Record):
     mtp_layers: _Count = 0
     further: _Count = Field(default=0, description="other biases and norms of a layer")
     further_ends: _Count = Field(default=0, description="those of the embedding and the head")
+    left_out: tuple[str, ...] = Field(default=(), description="configs of parts beside the text's")
 
     @property
     def query_dim(self) -> int:

@@ -3,7 +3,8 @@
 torchtitan finds the rank of a stage by the name of a schedule, and the order of ops by the CSV
 file. Its pages name the options: `pipeline_parallel_degree`, `pipeline_parallel_schedule`,
 `pipeline_parallel_schedule_csv`, `module_fqns_per_model_part`. Releases from 0.3 on have no TOML
-files; there they are fields of `ParallelismConfig`, with the same names.
+files; there they are fields of `ParallelismConfig`, with the same names, and the comments at the
+beginning say what is called otherwise.
 """
 
 import json
@@ -16,6 +17,11 @@ from synth.interop.model_parts import is_looped, is_v_shaped, targets
 from synth.interop.recomputation import torchtitan_checkpointing
 from synth.profile.model_parts import ModelPart
 from synth.schedule.files.plan_file import Plan
+
+HEADER = (
+    "# for torchtitan 0.3.0, whose config has classes with these fields",
+    "# [activation_checkpoint] is of 0.2; 0.3: None, FullAC, or SelectiveAC of ops",
+)
 
 # A stage keeps the modules whose names it has, and no others: the head is `output` up to torchtitan
 # 0.2 and `lm_head` from 0.3 on, so both names are right for both. Its models have no layers of
@@ -46,6 +52,7 @@ def to_torchtitan(plan: Plan, csv_path: str, layers: Mapping[str, str] | None = 
     """
     check_expressible(plan.schedule(), "torchtitan")
     lines = [
+        *HEADER,
         "[parallelism]",
         *(() if plan.workload.group is None else torchtitan_group(plan.workload.group)),
         f"pipeline_parallel_degree = {plan.num_ranks}",

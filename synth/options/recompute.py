@@ -114,7 +114,7 @@ def tell_of_layers_in_place(choice: str, profile: Profile) -> None:
     Args:
         choice: what `--recompute` says.
     """
-    names = [*layers_in_place(profile).values()]
+    names = [*dict.fromkeys(layers_in_place(profile).values())]
     if not names or word(choice) != "auto":
         return
     more = f" and {len(names) - 1} more" * (len(names) > 1)

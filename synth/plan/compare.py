@@ -29,7 +29,7 @@ from synth.plan.planners.planned import Planner, planned
 from synth.plan.published.best_variant import PublishedVariant
 from synth.plan.published.family_searches import FamilySearches
 from synth.plan.published.order_scores import Judge
-from synth.plan.recompute.layers_in_place import IN_PLACE, stages_in_place
+from synth.plan.recompute.layers_in_place import stages_in_place
 from synth.plan.tuning import BEST_VARIANT, JUDGING
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.model import Placement
@@ -218,8 +218,8 @@ class _Comparing:
         rule, sizes = found.variant.rule, found.variant.sizes
         rebuilt = recomputed(found.lowered.schedule)
         if refused := stages_in_place(self.question.profile, sizes, rebuilt):
-            stage, layer = next(iter(refused.items()))
-            reason = f"it rebuilds stage {stage}, whose first layer, {layer}, {IN_PLACE}"
+            stage, why = next(iter(refused.items()))
+            reason = f"it rebuilds stage {stage}, whose {why}"
             self.comparison.refusals.append(Refusal(name, reason))
             return
         self._add(

@@ -57,15 +57,17 @@ class ReturnedTensor(BriefRecord):
         gradient_bytes: the gradient that comes back; 0 if none does.
         gradient_until: B or W, the last op of the layer that needs that gradient.
         is_copied: True if it is not contiguous: a stage that ends here holds and sends a copy.
+        is_given: True if it is a part of the inputs of the model.
     """
 
-    LEFT_OUT: ClassVar[tuple[str, ...]] = ("is_copied",)
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("is_copied", "is_given")
 
     memory: Whole = Field(ge=0)
     num_bytes: Bytes
     gradient_bytes: Bytes
     gradient_until: OpKind
     is_copied: bool = False
+    is_given: bool = False
 
 
 class SharedGradient(Record):
@@ -81,14 +83,19 @@ class SharedGradient(Record):
 
 
 class LayerTensors(BriefRecord):
-    """All tensors that a layer takes and returns; what the first layer takes is not counted."""
+    """All tensors that a layer takes and returns; what the first layer takes is not counted.
 
-    LEFT_OUT: ClassVar[tuple[str, ...]] = ("shared_gradients",)
+    Attributes:
+        changes_given: True if F writes to the inputs of the model, or to the targets.
+    """
+
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("shared_gradients", "changes_given")
 
     taken: tuple[TakenTensor, ...]
     made: tuple[MadeMemory, ...]
     returned: tuple[ReturnedTensor, ...]
     shared_gradients: tuple[SharedGradient, ...] = ()
+    changes_given: bool = False
 
     @model_validator(mode="after")
     def _known(self) -> Self:
@@ -121,12 +128,13 @@ class LayerTensors(BriefRecord):
             and [one.memory for one in self.returned] in ([], [len(self.taken)])
             and not self.changes_input
             and not self.has_copies
+            and not any(one.is_given for one in self.returned)
         )
 
     @property
     def changes_input(self) -> bool:
         """True if F writes to a tensor that it takes."""
-        return any(one.is_changed for one in self.taken)
+        return self.changes_given or any(one.is_changed for one in self.taken)
 
     @property
     def has_copies(self) -> bool:

@@ -318,22 +318,27 @@ class Profile(Displayed, FileRecord):
     def changed_inputs(self) -> frozenset[int]:
         """The places of layers of which the layer or a later one changes an input in place.
 
-        A later layer does so where those between pass the input on.
+        A later layer does so where those between pass the input on. The number of layers stands for
+        the targets.
         """
         return self._changed_inputs
 
     # The underscore keeps the cached value out of `dict(self)`, that is, out of `replace`.
     @cached_property
     def _changed_inputs(self) -> frozenset[int]:
-        found, after = set(), frozenset[int]()
+        found, after, last = set[int](), frozenset[int](), len(self.layers) - 1
         for place in reversed(range(len(self.layers))):
             tensors = self.layer_profile(place).boundary_tensors
-            memories = {one.memory for at, one in enumerate(tensors.returned) if at in after}
+            returned, before = tensors.returned, after
+            memories = {one.memory for at, one in enumerate(returned) if at in before}
             after = frozenset(
                 at for at, one in enumerate(tensors.taken) if one.is_changed or at in memories
             )
-            if after:
+            is_given_on = any(one.is_given for at, one in enumerate(returned) if at in before)
+            if after or tensors.changes_given or is_given_on:
                 found.add(place)
+            if place == last and tensors.changes_given:
+                found.add(len(self.layers))
         return frozenset(found)
 
     @property

@@ -44,7 +44,8 @@ class Problem:
             R, moves of activations. The search orders the others; it places R by choosing stages,
             and `plan.offload` chooses moves.
         unrepeatable: the places in the model of layers with which no stage that R rebuilds may
-            begin, as the input is changed in place.
+            begin, as the input is changed in place. The number of layers stands for the targets of
+            the last stage.
         merged: stages that recompute, whose R is the first part of B in the costs. R does not wait
             for the gradient, and orders are judged with R apart; bounds are those of R right before
             B, and hold unless `times_r_late`.
@@ -144,7 +145,7 @@ class Problem:
         return kinds <= self.further_ops.union(MEASURED) and self.has_allowed_r(schedule)
 
     def has_allowed_r(self, schedule: Schedule) -> bool:
-        """Return True if no stage is rebuilt whose first layer's input is changed in place."""
+        """Return True if no stage is rebuilt whose input or targets are changed in place."""
         stages = recomputed(schedule)
         return len(self._repeatable(stages)) == len(stages)
 
@@ -156,6 +157,8 @@ class Problem:
         if not self.unrepeatable or self.partition is None:
             return tuple(stages)
         begins = [0, *accumulate(self.partition)]
+        if begins[-1] in self.unrepeatable:
+            stages = (stage for stage in stages if stage != len(self.partition) - 1)
         return tuple(stage for stage in stages if begins[stage] not in self.unrepeatable)
 
     def share(self, replica: int) -> tuple[int, int]:

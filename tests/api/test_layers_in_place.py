@@ -1,5 +1,6 @@
 """Profiles with a layer that changes its input in place: no stage that begins with it rebuilds."""
 
+import re
 from itertools import accumulate
 from typing import Any
 
@@ -75,6 +76,31 @@ def test_other_stages_are_rebuilt_where_it_is_known_which_layers_work_in_place(
     )
     begins = [0, *accumulate(moved.partition)]
     assert 3 not in {begins[stage] for stage in recomputed(moved.schedule())}
+
+
+def targets_in_place() -> Profile:
+    """Return the layers where the last alone changes what it is given beside its input."""
+    made = known_in_place()
+    last = made.layer_profiles["changing"]
+    assert last.tensors is not None
+    taken = (last.tensors.taken[0].replace(is_changed=False),)
+    changing = last.replace(tensors=last.tensors.replace(taken=taken, changes_given=True))
+    return made.replace(layer_profiles={**made.layer_profiles, "changing": changing})
+
+
+def test_no_stage_is_rebuilt_whose_last_layer_changes_the_targets() -> None:
+    ranks: dict[str, Any] = {**OPTIONS, "ranks": 2}
+    plan = synth.solve(targets_in_place(), **{**ranks, "mem_limit": 24 * MB})
+    assert recomputed(plan.schedule()) == [0]
+    assert synth.prove(plan, profile=targets_in_place()).holds_for
+    everywhere = {**ranks, "mem_limit": None, "recompute": "all"}
+    assert recomputed(synth.solve(profile(in_place=False), **everywhere).schedule()) == [0, 1]
+    refused = r"stage 1, whose last layer, block\.2, changes the targets in place"
+    with pytest.raises(SynthError, match=refused):
+        synth.solve(targets_in_place(), **everywhere)
+    options: dict[str, Any] = {"ranks": 2, "micro_batches": 6, "placement": None}
+    found = synth.compare(targets_in_place(), only=["gpipe:recompute"], **options)
+    assert re.search(refused, found.refusals[0].reason)
 
 
 def test_a_named_stage_that_begins_with_it_is_refused() -> None:

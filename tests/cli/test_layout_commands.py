@@ -320,9 +320,10 @@ def test_torchtitan_hides_and_sends_what_another_estimate_does(
 ) -> None:
     options = {"runtime": "torchtitan", "software": software}
     found = commands_of(tmp_path, EXPERTS, "tp=2,ep=2", options)["torchtitan"]
-    lines = tomllib.loads(found)["parallelism"]
-    assert ("enable_async_tensor_parallel" in lines) is is_there
-    assert (lines.get("expert_parallel_comm_backend") == "deepep") is is_there
+    assert found.startswith("# for torchtitan 0.3.0")
+    data = tomllib.loads(found)
+    assert data["compile"].get("enable_async_tensor_parallel", False) is is_there
+    assert (data.get("model_registry") == {"moe_comm_backend": "deepep"}) is is_there
 
 
 def test_torchtitan_keeps_parameters_whole_that_context_parallelism_shares(tmp_path: Path) -> None:

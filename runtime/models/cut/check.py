@@ -39,7 +39,14 @@ def check_pieces(
     Raises:
         SynthError: they differ, or the loss is no number; names the parameter.
     """
-    batches, whole = _first_that_run(model, call, (inputs, targets))
+    try:
+        batches, whole = _first_that_run(model, call, (inputs, targets))
+    except Exception as error:  # of the user's code, of any class
+        raise SynthError(
+            f"the whole model fails in a forward and backward on the CPU, so its pieces cannot be "
+            f"compared with it: {type(error).__name__}: {error}; where it runs on another device "
+            f"alone, such as flex attention, give check=False"
+        ) from error
     versions = [table._version for piece in pieces for table in piece.constants]
     ours = _run(model, lambda given, wanted: chained(pieces, given, wanted), batches)
     if not all(bool(loss.isfinite()) for loss in whole.losses):

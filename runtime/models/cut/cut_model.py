@@ -1,6 +1,7 @@
 """A whole model as the layers of a pipeline."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from threading import Lock
 from typing import Any
 
@@ -19,7 +20,7 @@ from .piece import Piece
 from .recorder import record
 from .steps import RecordedCall
 from .structure import Structure
-from .whole import as_traced, loss_call
+from .whole import as_traced, inside_peft, loss_call, of_language_models
 
 # Ranks in one process share torch's generator of random numbers.
 _one_at_a_time = Lock()
@@ -41,7 +42,7 @@ def cut_model(
 
     Args:
         model: on the CPU, called as `loss_call` says; its parameters may be without values
-            (`empty_parameters`).
+            (`empty_parameters`). Of a `PeftModel` it is the model inside.
         inputs: of one micro-batch, a tree of tensors.
         targets: of the same micro-batch.
         at: modules at which pieces begin, such as "embed | blocks.* | norm | head"; None: at the
@@ -53,6 +54,7 @@ def cut_model(
         SynthError: no blocks are found, the forward cannot be followed, or the pieces do not
             compute what the whole model does.
     """
+    model = inside_peft(model)
     check_has_sizes(model, type(model).__name__)
     if check and has_empty_parameters(model):
         raise SynthError(
@@ -62,8 +64,9 @@ def cut_model(
     named = None if at is None else named_pieces(model, at)
     begins = find_blocks(model) if named is None else [n for names in named.values() for n in names]
     call = loss_call(model)
-    with _one_at_a_time, unchanged(model), torch.random.fork_rng(devices=[]), as_traced(inputs):
-        recording = record(model, closed_modules(model, begins), call, inputs, targets)
+    closed, of_text = closed_modules(model, begins), of_language_models(model, inputs)
+    with _one_at_a_time, _as_written(), unchanged(model), as_traced(inputs), of_text:
+        recording = record(model, closed, call, inputs, targets)
     steps = without_unused(recording)
     if named is None:
         parts = parts_at_blocks(steps, begins, lambda step: _has_parameters(model, step))
@@ -74,9 +77,19 @@ def cut_model(
     if len(pieces) < 2:
         raise SynthError("the model was cut into one piece; name more modules with --cut")
     if check:
-        with _one_at_a_time:
+        with _one_at_a_time, _as_written():
             check_pieces(model, pieces, call, inputs, targets)
     return CutModel(pieces)
+
+
+@contextmanager
+def _as_written() -> Iterator[None]:
+    """Within it nothing is compiled, such as flex attention, and torch's generator is a copy.
+
+    What is watched cannot be compiled.
+    """
+    with torch.compiler.set_stance("force_eager"), torch.random.fork_rng(devices=[]):
+        yield
 
 
 def _has_parameters(model: nn.Module, step: RecordedCall) -> bool:

@@ -28,8 +28,19 @@ def cut_in_words(layers: Sequence[nn.Module]) -> str | None:
     constants = f"; constants of {format_bytes(held)} are on each rank" if held else ""
     return (
         f"the whole model was cut into {len(pieces)} layers, with its loss and its gradients; "
-        f"from layer to layer goes {travels}{constants}"
+        f"from layer to layer goes {travels}{constants}{_unused(pieces)}"
     )
+
+
+def _unused(pieces: Sequence[Piece]) -> str:
+    """Say which weights of the model are in no layer, such as those for images."""
+    used = {
+        each for piece in pieces for name in piece.state_dict() for each in piece.names_of(name)
+    }
+    left = [name for name in pieces[0].origin.names if name not in used]
+    if not left:
+        return ""
+    return f"; {len(left)} weights that the forward does not use, such as {left[0]}, are in none"
 
 
 def _listed(names: Sequence[str], of: int) -> str:

@@ -12,6 +12,11 @@ from torch.utils import _pytree as pytree
 _PLAIN = type | ModuleType | int | float | complex | str | bytes | torch.dtype | torch.device
 
 
+def holds_tensors(value: Any) -> bool:
+    """True if a value holds a tensor anywhere."""
+    return next(tensors_in(value), None) is not None
+
+
 def tensors_in(value: Any, depth: int = 4) -> Iterator[Tensor]:
     """Yield the tensors that a value holds in attributes, closures and containers."""
     if isinstance(value, Tensor):

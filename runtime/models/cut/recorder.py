@@ -28,7 +28,7 @@ from ..signature import layer_signature
 from .code_place import WAY_OUT, line_run, reads
 from .containers import has_changed, has_containers, opened, refill
 from .guard import storage_of
-from .held_tensors import tensors_in
+from .held_tensors import holds_tensors
 from .intercept import intercepted
 from .outline import has_form, run_empty
 from .recording import ForwardRecording
@@ -212,7 +212,7 @@ class _Recorder(TorchFunctionMode):
         shared = {storage_of(x): place for place, x in enumerate(leaves) if isinstance(x, Tensor)}
         outputs = pytree.tree_leaves(value)
         for leaf in outputs:
-            if not isinstance(leaf, Tensor) and any(tensors_in(leaf)):
+            if not isinstance(leaf, Tensor) and holds_tensors(leaf):
                 raise SynthError(
                     f"{name} returns a {type(leaf).__name__} that holds tensors, which cannot be "
                     f"followed: return tensors, or tuples and dictionaries of tensors"

@@ -13,7 +13,7 @@ from synth.errors import SynthError
 from ...execution.base.boundary import way_to_trees
 from .code_place import WAY_OUT, line_run
 from .guard import Guard, storage_of
-from .held_tensors import tensors_in
+from .held_tensors import holds_tensors, tensors_in
 from .steps import ConstantRef, DeviceRef, ParameterRef, RecordedCall, RecordedForward, TensorRef
 from .structure import look_of
 
@@ -29,15 +29,14 @@ class ForwardRecording:
 
     def __init__(self, model: nn.Module) -> None:
         """Begin without steps; the model's parameters are known."""
-        saved = model.state_dict(keep_vars=True)
-        self._parameters = {id(saved[name]): name for name in reversed(list(saved))
-                            if isinstance(saved[name], Tensor)}  # fmt: skip
-        self._parameters |= {id(p): name for name, p in model.named_parameters()}
+        state = {id(tensor) for tensor in model.state_dict(keep_vars=True).values()}
+        saved = [(name, buffer) for name, buffer in model.named_buffers() if id(buffer) in state]
+        named = (*saved, *model.named_parameters())
+        self._parameters = {id(tensor): name for name, tensor in named}
         self.guard = Guard()
         self.overwritten: set[int] = set()
-        for tensor in (*model.parameters(), *saved.values()):
-            if isinstance(tensor, Tensor):
-                self.guard.follow(tensor)
+        for _, tensor in named:
+            self.guard.follow(tensor)
         devices = (p.device for p in model.parameters() if not p.is_meta)
         self.device = next(devices, torch.device("cpu"))
         self._steps: list[RecordedCall] = []
@@ -53,10 +52,12 @@ class ForwardRecording:
         """Return inputs as tensors of the recording's own, and their numbers."""
         leaves, spec = pytree.tree_flatten(tree)
         for leaf in leaves:
-            if not isinstance(leaf, Tensor) and any(tensors_in(leaf)):
+            if not isinstance(leaf, Tensor) and holds_tensors(leaf):
                 raise SynthError(
                     f"the inputs have a {type(leaf).__name__} that holds tensors, which cannot be "
-                    f"followed: give tensors, or tuples and dictionaries of tensors"
+                    f"followed: give tensors, or tuples and dictionaries of tensors; one that is "
+                    f"the same for each micro-batch, such as a causal mask, is made in the forward "
+                    f"of a module around the model{way_to_trees([leaf])}"
                 )
         own = [leaf.detach().clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         numbers = tuple(self._add(leaf) for leaf in own if isinstance(leaf, Tensor))

@@ -31,10 +31,32 @@ def loss_call(model: nn.Module) -> Callable[[Any, Any], Tensor]:
 
 def is_of_transformers(model: nn.Module) -> bool:
     """True for a model whose class is of transformers, or derived from one."""
-    return any(
-        base.__name__ == "PreTrainedModel" and base.__module__.startswith("transformers.")
-        for base in type(model).__mro__
-    )
+    return _is_a(model, "PreTrainedModel", "transformers.")
+
+
+def inside_peft(model: nn.Module) -> nn.Module:
+    """Return the model that a `PeftModel` has its adapters in; others are returned as they are.
+
+    Raises:
+        SynthError: PEFT computes beside the model, too.
+    """
+    if not _is_a(model, "PeftModel", "peft."):
+        return model
+    peft_model: Any = model
+    if peft_model.active_peft_config.is_prompt_learning:
+        raise SynthError(
+            f"{type(model).__name__} with a {type(peft_model.active_peft_config).__name__} gives "
+            f"its model other inputs than it is given, which cannot be cut: take adapters in the "
+            f"model's layers, such as LoRA"
+        )
+    inner: nn.Module = peft_model.get_base_model()
+    return inner
+
+
+def _is_a(model: nn.Module, name: str, package: str) -> bool:
+    """True if a class of the model's has a name, in a package that need not be there."""
+    bases = type(model).__mro__
+    return any(base.__name__ == name and base.__module__.startswith(package) for base in bases)
 
 
 def _call_of_transformers(model: nn.Module, inputs: Any, targets: Any) -> tuple[Any, bool]:
@@ -84,6 +106,33 @@ def _without_warnings(model: nn.Module) -> Iterator[None]:
         for attributes in parts:
             del attributes[name]
 
+
+@contextmanager
+def of_language_models(model: nn.Module, inputs: Any) -> Iterator[None]:
+    """Say in a refusal that a model of several modalities is cut for its text part alone.
+
+    Raises:
+        SynthError: one was raised within, and the model got images or sound.
+    """
+    try:
+        yield
+    except SynthError as error:
+        config: Any = getattr(model, "config", None)
+        parts = [n for n in getattr(config, "sub_configs", ()) if n.startswith(("vis", "audio"))]
+        given = [key for key in inputs if key.startswith(_OTHER_MODALITIES)] if (
+            isinstance(inputs, Mapping) and is_of_transformers(model) and parts
+        ) else []  # fmt: skip
+        if not given:
+            raise
+        raise SynthError(
+            f"{type(model).__name__} is given {', '.join(given)}, which cannot be cut: between its "
+            f"layers it places what the model of {' and '.join(parts)} makes of them by numbers of "
+            f"the inputs. Cut the text part alone: give input_ids of text, or inputs_embeds in "
+            f"which your program has placed what that model, frozen, makes"
+        ) from error
+
+
+_OTHER_MODALITIES = ("pixel_", "image_", "video_", "input_features", "audio_")
 
 # Inputs from whose numbers models of transformers make masks.
 _MASKING = frozenset({"attention_mask", "position_ids"})

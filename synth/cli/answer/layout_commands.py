@@ -10,7 +10,6 @@ from synth.cli.answer.priced_options import (
     needs_one_connection,
     priced_in_megatron,
     priced_in_torchtitan,
-    priced_in_torchtitans_parallelism,
 )
 from synth.errors import SynthError
 from synth.estimates.device import device_of
@@ -23,7 +22,7 @@ from synth.interop.recomputation import (
     torchtitan_full,
     torchtitan_ops,
 )
-from synth.interop.torchtitan import to_torchtitan, torchtitan_parts
+from synth.interop.torchtitan import HEADER, to_torchtitan, torchtitan_parts
 from synth.layouts.answer import SOLVED, JudgedLayout
 from synth.options.layout_task import LayoutTask
 from synth.options.values import written_partition
@@ -207,13 +206,16 @@ def _torchtitan(task: LayoutTask, judged: JudgedLayout, output: Path | None) -> 
     training = ["[training]", local, f"seq_len = {groups.seq_len}"]
     if layout.ranks > 1:
         parallel, of_training, *_ = to_torchtitan(plan, str(_csv(output))).split("\n\n")
-        rest = [line for line in parallel.splitlines()[1:] if line not in degrees]
+        rest = [
+            line
+            for line in parallel.partition("[parallelism]")[2].splitlines()
+            if line not in degrees
+        ]
         training = of_training.splitlines()
     priced, *further = priced_in_torchtitan(task.question, layout)
     training += [f"global_batch_size = {task.question.global_batch}", *priced]
     parallel_lines = [*degrees, *_data_degrees(judged), *rest]
-    parallel_lines += priced_in_torchtitans_parallelism(task.question, layout)
-    sections = [["[parallelism]", *parallel_lines], training]
+    sections = [[*HEADER, "[parallelism]", *parallel_lines], training]
     sections += [_torchtitan_recomputation(judged), *further]
     return "\n\n".join("\n".join(lines) for lines in sections)
 

@@ -101,7 +101,8 @@ def priced_in_torchtitan(question: LayoutQuestion, layout: RunLayout) -> tuple[l
     """Return lines for the section `[training]`, and further sections.
 
     torchtitan keeps parameters and gradients in float32, and reduces gradients so: `float32` is the
-    only value of `mixed_precision_reduce` (0.2.2).
+    only value of `mixed_precision_reduce`. `[model_registry]` has arguments of the function of that
+    name.
 
     Raises:
         SynthError: it has no option for something.
@@ -116,19 +117,16 @@ def priced_in_torchtitan(question: LayoutQuestion, layout: RunLayout) -> tuple[l
     if precision is Precision.FP4:
         raise SynthError("torchtitan has no option for products in float4; give fp8 or bf16")
     training = ['mixed_precision_param = "bfloat16"', 'mixed_precision_reduce = "float32"']
-    sections = [["[compile]", "enable = true", 'components = ["model", "loss"]']]
+    compiling = ["[compile]", "enable = true", 'components = ["model", "loss"]']
+    software, groups = question.software, layout.groups
+    if software.hidden_tensor and groups.tensor > 1:
+        compiling.append("enable_async_tensor_parallel = true")
+    sections = [compiling]
+    if software.sends_once and groups.expert > 1:
+        sections.append(["[model_registry]", 'moe_comm_backend = "deepep"'])
     if precision is Precision.FP8:
         sections += _float8_of_torchtitan(question)
     return training, *sections
-
-
-def priced_in_torchtitans_parallelism(question: LayoutQuestion, layout: RunLayout) -> Iterator[str]:
-    """Yield lines for the section `[parallelism]`, where another program's estimate needs them."""
-    groups, software = layout.groups, question.software
-    if software.hidden_tensor and groups.tensor > 1:
-        yield "enable_async_tensor_parallel = true"
-    if software.sends_once and groups.expert > 1:
-        yield 'expert_parallel_comm_backend = "deepep"'
 
 
 def _float8_of_torchtitan(question: LayoutQuestion) -> list[list[str]]:
@@ -138,7 +136,12 @@ def _float8_of_torchtitan(question: LayoutQuestion) -> list[list[str]]:
         names, left = f'"{linear}"', '"output"'
     else:
         names, left = f'"{linear}", "{grouped}"', '"output", "router.gate"'
-    sections = [["[model]", f"converters = [{names}]"], [f"[{linear}]", f"filter_fqns = [{left}]"]]
+    converters = "Float8LinearConverter" + ", Float8GroupedExpertsConverter" * (", " in names)
+    of_classes = f"# of 0.2; 0.3.0: converters of model_registry: {converters}; output is lm_head"
+    sections = [
+        ["[model]", of_classes, f"converters = [{names}]"],
+        [f"[{linear}]", f"filter_fqns = [{left}]"],
+    ]
     if question.shape.experts is not None:
         sections.append([f"[{grouped}]", 'fqns = ["experts"]'])
     return sections

@@ -34,6 +34,8 @@ def _described(shape: ModelShape, layout: Layout) -> str:
     """Say how large the model is that was read, so that another one is noticed."""
     layers = counted(shape.layers, "layer")
     size = f"{shape.name}: {layers}, {shape.parameters / 1e9:.2f} billion parameters"
+    if shape.left_out:
+        size += f" of its text part alone (without its {' and '.join(shape.left_out)})"
     if shape.experts is None:
         return size
     size += f", {shape.parameters_of_a_token / 1e9:.2f} billion of a token"

@@ -8,22 +8,27 @@ from synth.op_kinds import OpKind
 from synth.profile import Profile
 from synth.solver.problem import Problem
 
-IN_PLACE = (
-    "changes its input in place, or one after it does, so that nothing can be computed again from "
-    "it: let the layer change a copy (`x = x.clone()`) and profile again"
+_WAY_OUT = (
+    "so that nothing can be computed again from {}: let the layer change a copy (`x = x.clone()`) "
+    "and profile again"
 )
+IN_PLACE = f"changes its input in place, or one after it does, {_WAY_OUT.format('it')}"
+_TARGETS_IN_PLACE = f"changes the targets in place, {_WAY_OUT.format('them')}"
 
 
 def layers_in_place(profile: Profile) -> dict[int, str]:
     """Return the names of the layers that cannot be computed again, by their places.
 
-    A layer after one of them may be the one that changes what it takes.
+    A layer after one of them may be the one that changes what it takes. The number of layers stands
+    for the targets: the name is that of the last layer, which changes them.
     """
-    return {
-        place: layer.name
-        for place, layer in enumerate(profile.layers)
+    names = [layer.name for layer in profile.layers]
+    found = {
+        place: name
+        for place, name in enumerate(names)
         if place in profile.changed_inputs or not profile.layer_profile(place).can_be_recomputed
     }
+    return found | ({len(names): names[-1]} if len(names) in profile.changed_inputs else {})
 
 
 def ops_allowed_by(profile: Profile, further_ops: frozenset[OpKind]) -> frozenset[OpKind]:
@@ -43,23 +48,26 @@ def ops_allowed_by(profile: Profile, further_ops: frozenset[OpKind]) -> frozense
 def stages_in_place(
     profile: Profile, sizes: Sequence[int], stages: Iterable[int]
 ) -> dict[int, str]:
-    """Return those of some stages that begin with such a layer, with the name of that layer.
+    """Return those of some stages that cannot be recomputed, with the layer and the reason.
+
+    They begin with such a layer, or the last layer changes the targets.
 
     Args:
         sizes: the number of layers of each stage.
         stages: to be recomputed; of further ones, as of a divided vocabulary, nothing is known.
     """
-    names = layers_in_place(profile)
-    begins = [0, *accumulate(sizes)]
-    return {
-        stage: names[begins[stage]]
-        for stage in stages
-        if stage < len(sizes) and begins[stage] in names
-    }
+    names, begins, count = layers_in_place(profile), [0, *accumulate(sizes)], len(profile.layers)
+    found = {}
+    for stage in stages:
+        if stage < len(sizes) and begins[stage] in names:
+            found[stage] = f"first layer, {names[begins[stage]]}, {IN_PLACE}"
+        elif stage < len(sizes) and begins[stage + 1] == count and count in names:
+            found[stage] = f"last layer, {names[count]}, {_TARGETS_IN_PLACE}"
+    return found
 
 
 def check_stages(problem: Problem, choice: Collection[int] | None, profile: Profile) -> None:
-    """Check that no stage to be recomputed begins with a layer that changes its input in place.
+    """Check that no stage to be recomputed has what it takes, or the targets, changed in place.
 
     Args:
         problem: its partition says where stages begin.
@@ -72,8 +80,8 @@ def check_stages(problem: Problem, choice: Collection[int] | None, profile: Prof
     refused = stages_in_place(profile, problem.partition or (), choice or ())
     if refused:
         others = ",".join(str(stage) for stage in choice or () if stage not in refused)
-        stage, name = next(iter(refused.items()))
+        stage, reason = next(iter(refused.items()))
         raise SynthError(
-            f"§recompute would rebuild stage {stage}, whose first layer, {name}, {IN_PLACE}, or "
-            f"give {f'stages {others} alone, or ' if others else ''}auto"
+            f"§recompute would rebuild stage {stage}, whose {reason}, or give "
+            f"{f'stages {others} alone, or ' if others else ''}auto"
         )

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import flex_attention
+from torch.nn.attention.flex_attention import create_block_mask
 from torch.utils import _pytree as pytree
 
 from synth.errors import SynthError
@@ -25,9 +27,12 @@ from tests.runtime.cut.whole_models import (
     Llama,
     Penalized,
     Recurrent,
+    Repeating,
     Routed,
+    Titan,
     TwoTables,
     UNet,
+    causal,
 )
 
 
@@ -46,6 +51,10 @@ def of_tokens(seed: int) -> tuple[Any, Any]:
     return tokens(seed), tokens(seed + 1)
 
 
+def of_positions(seed: int) -> tuple[Any, Any]:
+    return {"tokens": tokens(seed), "positions": tokens(seed + 2)}, tokens(seed + 1)
+
+
 def of_pictures(seed: int) -> tuple[Any, Any]:
     x = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(seed))
     return x, x.flip(0)
@@ -58,6 +67,8 @@ def of_keywords(seed: int) -> tuple[Any, Any]:
 
 CASES: dict[str, tuple[type[nn.Module], Callable[[int], tuple[Any, Any]], str, int]] = {
     "llama": (Llama, of_tokens, "tok_embeddings layers.0 .1 .2 output", 3),
+    "titan": (Titan, of_tokens, "tok_embeddings layers.0 .1 .2 output", 3),
+    "titan-positions": (Titan, of_positions, "tok_embeddings layers.0 .1 .2 output", 4),
     "gpt": (Gpt, of_tokens, "transformer.wte transformer.h.0 .1 .2 lm_head", 3),
     "dit": (DiT, of_images, "x_embedder blocks.0 .1 .2 final_layer", 3),
     "by-parts": (ByParts, of_tokens, "embed blocks.0 .1 .2 head", 3),
@@ -65,6 +76,28 @@ CASES: dict[str, tuple[type[nn.Module], Callable[[int], tuple[Any, Any]], str, i
     "penalized": (Penalized, of_tokens, "embed blocks.0 .1 .2 .3 head", 6),
     "unet": (UNet, of_pictures, "down.0 down.1 down.2 mid up.0 up.1 up.2 loss", 8),
 }
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+@pytest.mark.parametrize("mask", ["in the forward", "given"])
+def test_flex_attention_is_cut_with_a_mask_that_the_model_makes(
+    monkeypatch: pytest.MonkeyPatch, mask: str
+) -> None:
+    model = Titan(is_flex=True)
+    if mask == "given":
+        given = create_block_mask(causal, None, None, 8, 8, device="cpu")
+        with pytest.raises(
+            SynthError, match=r"BlockMask that holds tensors.* module around the mo"
+        ):
+            cut_model(model, {"tokens": tokens(), "attention_masks": given}, tokens(1))
+        return
+    with pytest.raises(
+        SynthError, match=r"fails in a forward and backward on the CPU.*check=False"
+    ):
+        cut_model(model, tokens(), tokens(1))
+    assert len(cut_model(model, tokens(), tokens(1), check=False)) == 5
+    monkeypatch.setattr(flex_attention, "_validate_device", lambda *_: None)
+    assert len(cut_model(model, tokens(), tokens(1))) == 5
 
 
 def gradients(model: nn.Module, loss: Tensor) -> dict[str, Tensor | None]:
@@ -159,6 +192,7 @@ def test_a_cut_leaves_the_model_as_it_was() -> None:
     [
         (Routed, None, r"reads numbers .*__bool__ at .*whole_models.py, line"),
         (FromNumbers, None, "depends on the inputs, .* in a way that cannot be followed"),
+        (Repeating, None, "blocks of Repeating has one module several times, which .* a list of"),
         (TwoTables, None, "no ModuleList, ModuleDict or Sequential of two"),
         (lambda: nn.Linear(2, 2), None, "no ModuleList, ModuleDict or Sequential of two"),
         (Llama, "embed | layers.*", "no module of Llama is called 'embed'; there are tok_emb"),

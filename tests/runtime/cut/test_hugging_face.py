@@ -11,12 +11,12 @@ import torch
 import synth
 from synth.errors import SynthError
 from synth.runtime.models import CutSpec, ModelSpec, load_layers
-from synth.runtime.models.cut import cut_model
+from synth.runtime.models.cut import cut_in_words, cut_model
 from synth.runtime.models.cut.check import chained
 from synth.runtime.models.cut.whole import loss_call
 from synth.runtime.models.hugging_face import load_config, make_whole
 
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 
 SIZES = {
     "vocab_size": 64,
@@ -185,6 +185,37 @@ def test_without_masks_attention_has_the_kernel_of_the_whole_model(tmp_path: Pat
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"} | CAUSAL["llama"]))
     ids = torch.randint(1, 64, (2, 12), generator=torch.Generator().manual_seed(0))
     cut_model(make_whole(ModelSpec(f"hf:{tmp_path}/config.json")).bfloat16(), ids, ids.flip(1))
+
+
+VISION = {"image_size": 16, "patch_size": 8, "hidden_size": 16, "num_hidden_layers": 1}
+VISION |= {"intermediate_size": 16, "num_attention_heads": 2}
+WITH_IMAGES: dict[str, tuple[dict[str, Any], str]] = {
+    "llava": ({"vision_config": VISION, "image_token_index": 63}, "llama"),
+    "qwen2_vl": ({"vision_config": {"depth": 1, "embed_dim": 16, "hidden_size": 32}}, ""),
+    "gemma3": ({"vision_config": VISION, "mm_tokens_per_image": 4}, ""),
+}
+
+
+@pytest.mark.parametrize("kind", WITH_IMAGES)
+def test_models_with_images_are_cut_for_text_or_embeddings(kind: str) -> None:
+    parts, text_kind = WITH_IMAGES[kind]
+    text: dict[str, Any] = SIZES | ({"model_type": text_kind} if text_kind else {})
+    if kind == "qwen2_vl":
+        text = text | {"rope_parameters": {"rope_type": "default", "mrope_section": [1, 1, 2]}}
+    config = transformers.CONFIG_MAPPING[kind](text_config=text, **parts)
+    torch.manual_seed(0)
+    model = transformers.AutoModelForImageTextToText.from_config(config).train()
+    ids = torch.randint(1, 60, (2, 8), generator=torch.Generator().manual_seed(0))
+    pixels = {"pixel_values": torch.randn(2, 3, 16, 16), "input_ids": ids}
+    if kind == "qwen2_vl":
+        pixels["pixel_values"] = torch.randn(8, 3 * 2 * 14 * 14)
+        pixels["image_grid_thw"] = torch.tensor([[1, 2, 2], [1, 2, 2]])
+    with pytest.raises(SynthError, match=r"given pixel_values.*which cannot .* text part alone: g"):
+        cut_model(model, pixels, ids)
+    pieces = cut_model(model, {"inputs_embeds": torch.randn(2, 8, 32)}, ids)
+    assert len(pieces) == SIZES["num_hidden_layers"] + 1
+    told = cut_in_words(cut_model(model, ids, ids, check=False))
+    assert told is not None and "weights that the forward does not use" in told
 
 
 def test_a_language_model_with_images_is_cut_for_tokens_alone(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 WORDS, WIDTH = 32, 16
 
@@ -28,7 +29,7 @@ class RotatedBlock(nn.Module):
 
     @staticmethod
     def rotated(x: Tensor, freqs_cis: Tensor) -> Tensor:
-        turned = torch.view_as_complex(x.unflatten(-1, (-1, 2))) * freqs_cis[None, :, None]
+        turned = torch.view_as_complex(x.unflatten(-1, (-1, 2))) * freqs_cis.unsqueeze(-2)
         return torch.view_as_real(turned).flatten(3)
 
 
@@ -52,6 +53,56 @@ class Llama(nn.Module):
             h = layer(h, freqs_cis, mask)
         logits: Tensor = self.output(self.norm(h)).float()
         return logits
+
+
+class TitanBlock(RotatedBlock):
+    """A block with arguments that may be missing, and flex attention if there is a mask for it."""
+
+    def forward(
+        self, x: Tensor, freqs_cis: Tensor, mask: Any = None, positions: Tensor | None = None
+    ) -> Tensor:
+        freqs_cis = freqs_cis[: x.shape[1]] if positions is None else freqs_cis[positions]
+        q, k, v = self.qkv(self.norm(x)).unflatten(-1, (3, 2, -1)).unbind(2)
+        q, k = (self.rotated(each, freqs_cis).transpose(1, 2) for each in (q, k))
+        if mask is None:
+            y = F.scaled_dot_product_attention(q, k, v.transpose(1, 2), is_causal=True)
+        else:
+            y = flex_attention(q, k, v.transpose(1, 2), block_mask=mask)
+        x = x + self.out(y.transpose(1, 2).flatten(2))
+        return x + self.mlp(x)
+
+
+class Titan(nn.Module):
+    """torchtitan's decoder in small: a dictionary of blocks, angles as a buffer, parts left out."""
+
+    freqs_cis: Tensor
+
+    def __init__(self, *, is_flex: bool = False) -> None:
+        super().__init__()
+        self.tok_embeddings: nn.Module | None = nn.Embedding(WORDS, WIDTH)
+        angles = torch.outer(torch.arange(64), 1 / 100 ** (torch.arange(0, 8, 2) / 8))
+        turned = torch.polar(torch.ones_like(angles), angles)
+        self.register_buffer("freqs_cis", turned, persistent=False)
+        self.layers = nn.ModuleDict({str(number): TitanBlock() for number in range(3)})
+        self.norm: nn.Module | None = nn.RMSNorm(WIDTH)
+        self.output: nn.Module | None = nn.Linear(WIDTH, WORDS, bias=False)
+        self.is_flex = is_flex
+
+    def forward(
+        self, tokens: Tensor, attention_masks: Any = None, positions: Tensor | None = None
+    ) -> Tensor:
+        if self.is_flex:
+            length = tokens.shape[1]
+            attention_masks = create_block_mask(causal, None, None, length, length, device="cpu")
+        h = self.tok_embeddings(tokens) if self.tok_embeddings is not None else tokens
+        for layer in self.layers.values():
+            h = layer(h, self.freqs_cis, mask=attention_masks, positions=positions)
+        h = self.norm(h) if self.norm is not None else h
+        return self.output(h) if self.output is not None else h
+
+
+def causal(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    return query >= key
 
 
 class DropoutBlock(nn.Module):
@@ -276,6 +327,21 @@ class TwoTables(nn.Module):
         x: Tensor = self.tables[0](tokens) + self.tables[1](tokens)
         x = self.second(self.first(x))
         return x
+
+
+class Repeating(nn.Module):
+    """ALBERT's way: one block, run several times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())] * 3)
+
+    def forward(self, tokens: Tensor) -> Any:
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
 
 
 class Routed(Llama):

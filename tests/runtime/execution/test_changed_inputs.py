@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 from synth.errors import RunFailure, SynthError
 from synth.families import generate
+from synth.plan.recompute.layers_in_place import stages_in_place
+from synth.profile import Profile
 from synth.runtime.execution.base.boundary import Boundary, flatten
 from synth.runtime.execution.base.stage_protocol import ForwardInput
 from synth.runtime.execution.stage.stage import Stage
@@ -174,6 +176,19 @@ def test_layers_that_change_their_dictionaries_and_targets_are_measured() -> Non
     assert torch.equal(targets, torch.ones(3, WIDTH)) and list(given) == ["x", "scale"]
     halves = profile.layer_profiles["Halves.1"]
     assert halves.recompute_saved_bytes == halves.saved_bytes + halves.output_bytes
+
+
+def test_a_profile_says_that_a_later_layer_changes_the_inputs_or_the_targets() -> None:
+    layers = made(nn.Identity(), Halves(), Reads(), Takes(0.5))
+    batch = (numbers(0), torch.ones(3, WIDTH))
+    profile = profile_layers(layers, *batch, warmup=0, iterations=1)
+    assert profile.changed_inputs == {0, 1, 3, len(layers)}
+    refused = stages_in_place(profile, [2, 2], [0, 1])
+    assert refused[0].startswith("first layer, Identity.0, changes its input in place, or one af")
+    assert refused[1].startswith("last layer, Takes.3, changes the targets in place")
+    with pytest.raises(RunFailure, match="changes its input in place, or its targets"):
+        RankThreads().run(trained, 2, "gpipe:recompute", [nn.Sequential(*layers[:2]), Takes()])
+    assert Profile.from_json(profile.to_json()).changed_inputs == profile.changed_inputs
 
 
 class Averaged(nn.Module):

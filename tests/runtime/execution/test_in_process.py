@@ -213,3 +213,21 @@ def test_profiling_layers_of_a_program_leaves_them_as_they_are() -> None:
     profile_layers(layers, torch.randn(6, 4) + 3, torch.randn(6, 4), warmup=1, iterations=2)
     for layer, kept in zip(layers, before, strict=True):
         assert all(torch.equal(value, kept[name]) for name, value in layer.state_dict().items())
+
+
+@pytest.mark.parametrize("is_trained", [True, False])
+def test_ranks_that_hold_a_trained_parameter_itself_are_refused(*, is_trained: bool) -> None:
+    weight = nn.Parameter(torch.ones(4, 4), requires_grad=is_trained)
+
+    def on_rank(group: InProcessGroup) -> str:
+        stage = nn.Linear(4, 4)
+        stage.weight = weight
+        return repr(
+            Pipeline(generate("1f1b", 2, 2), stage, group=group, loss=nn.functional.mse_loss)
+        )
+
+    if is_trained:
+        with pytest.raises(SynthError, match="are threads, and both hold the parameter weight its"):
+            run_ranks(2, on_rank)
+    else:
+        assert len(run_ranks(2, on_rank)) == 2

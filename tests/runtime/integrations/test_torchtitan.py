@@ -120,6 +120,26 @@ def run_both(
     return titans, gradients(parts)
 
 
+class WithMask(nn.Module):
+    """The whole model, which is given the positions and the mask of its tokens."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: Tensor) -> Any:
+        positions = torch.arange(tokens.shape[1]).expand(1, -1)
+        masks = self.model.get_attention_masks(positions=positions)
+        return self.model(tokens, positions, masks)
+
+
+def test_its_whole_model_is_cut_at_its_blocks() -> None:
+    warnings.simplefilter("ignore")
+    pieces = synth.cut_model(WithMask(debug_model(2)), TOKENS[:1], LABELS[:1])
+    names = ["tok_embeddings", "layers.0", "layers.1", "lm_head"]
+    assert [piece.name for piece in pieces] == [f"model.{name}" for name in names]
+
+
 @pytest.mark.parametrize("family", ["zb-h1", "zb-v"])
 def test_plans_train_torchtitans_model_as_its_uncut_one(
     family: str, pool: Any, tmp_path: Path

@@ -269,3 +269,34 @@ def shared_statistics() -> list[nn.Module]:
 def shared_parameters() -> list[nn.Module]:
     table, block = nn.Embedding(WORDS, WIDTH), Plain()
     return [table, Calls(block), Calls(block), Block(), OwnHead(table.weight)]
+
+
+class Gives(nn.Module):
+    """Gives on a parameter or a buffer of its own beside its output."""
+
+    def __init__(self, second: Callable[["Gives"], Tensor]) -> None:
+        super().__init__()
+        self.table, self._second = nn.Embedding(WORDS, WIDTH), second
+        self.register_buffer("mean", torch.zeros(WIDTH))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.table(x)
+        self.mean: Tensor
+        self.mean.mul_(0.5).add_(y.detach().mean((0, 1)))
+        return y, self._second(self)
+
+
+class Weighs(nn.Module):
+    """Takes what `Gives` gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, other: Tensor) -> Tensor:
+        return x + torch.tanh(self.linear(x)) * other.mean(0)
+
+
+def own_state_given_on(second: Callable[[Gives], Tensor]) -> list[nn.Module]:
+    """Layers of which the first one gives on a part of its own state."""
+    return [Gives(second), Weighs(), OwnHead(nn.Parameter(torch.randn(WORDS, WIDTH)))]

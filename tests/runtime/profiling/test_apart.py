@@ -17,6 +17,7 @@ from tests.runtime.profiling.layers_that_share import (
     WORDS,
     Block,
     Calls,
+    Gives,
     OwnHead,
     Plain,
     angles_of_all,
@@ -32,6 +33,7 @@ from tests.runtime.profiling.layers_that_share import (
     memory_of_all,
     number_of_a_weight_of_another,
     numbers_of_another,
+    own_state_given_on,
     random_table_of_all,
     result_of_another,
     shared_parameters,
@@ -100,6 +102,24 @@ def test_layers_that_share_what_ranks_do_not_are_refused(
 def test_layers_may_share_what_each_rank_makes_anew(layers: Callable[[], list[nn.Module]]) -> None:
     torch.manual_seed(0)
     assert len(measured(layers())) >= 3
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        lambda own: own.table.weight,
+        lambda own: own.table.weight[:, :1],
+        lambda own: own.table.weight.detach(),
+        lambda own: own.mean,
+        lambda own: own.mean[:1],
+    ],
+    ids=["parameter", "part", "detached", "buffer", "part of a buffer"],
+)
+def test_layers_may_give_on_their_parameters_and_buffers(
+    second: Callable[[Gives], Tensor],
+) -> None:
+    torch.manual_seed(0)
+    assert measured(own_state_given_on(second)) == ["Gives.0", "Weighs.1", "OwnHead.2"]
 
 
 def test_shared_parameters_and_own_state_are_measured_and_stay() -> None:

@@ -1,0 +1,109 @@
+"""The adapters of PEFT in a model, and the files in which PEFT keeps them.
+
+A folder has the adapter's tensors alone, and its config. The model that they are added to stays as
+it is, and is loaded from its own folder first.
+"""
+
+import copy
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from synth.errors import SynthError
+
+from ..models.cut import Origin
+from ..models.empty import empty_parameters
+from .folders import ADAPTER
+from .safetensors_files import WrittenFile
+from .transformers_names import FileGroup, ModelNames
+
+_WRAPPED = "base_model.model."
+
+
+class AdapterNames:
+    """The names that an adapter's tensors have in the model and in PEFT's file.
+
+    Attributes:
+        in_file: by the name in the model.
+    """
+
+    def __init__(self, origin: Origin) -> None:
+        """Make the model with its adapter without values, and let PEFT say what it would save.
+
+        Raises:
+            SynthError: the model has several adapters, or PEFT does not make this one again.
+        """
+        if len(origin.adapters) != 1:
+            raise SynthError(
+                f"the model has the adapters {', '.join(origin.adapters)}, and a folder of PEFT "
+                f'has one: delete the others (delete_adapter), or save in the format "dcp"'
+            )
+        [(self._adapter, self._config)] = origin.adapters.items()
+        base = ModelNames(origin).model
+        self.kind = f"{type(base).__name__} with {type(self._config).__name__}"
+        try:
+            self.in_file = self._names(base)
+        except Exception as error:  # of PEFT, of any class
+            raise SynthError(
+                f"PEFT does not make its adapter of {self.kind} again: {type(error).__name__}: "
+                f'{" ".join(str(error).split())}; save in the format "dcp"'
+            ) from error
+
+    def _names(self, base: Any) -> dict[str, str]:
+        from peft import get_peft_model, get_peft_model_state_dict
+
+        config = copy.deepcopy(self._config)
+        for way in ("init_lora_weights", "init_weights"):  # others compute with the weights
+            if hasattr(config, way):
+                setattr(config, way, True)
+        with empty_parameters():
+            model = get_peft_model(base, config, adapter_name=self._adapter)
+        state = model.state_dict()
+        names = {id(tensor): name.removeprefix(_WRAPPED) for name, tensor in state.items()}
+        options: dict[str, Any] = {"adapter_name": self._adapter, "save_embedding_layers": False}
+        saved = get_peft_model_state_dict(model, state_dict=state, **options)
+        return {names[id(tensor)]: name for name, tensor in saved.items()}
+
+    def groups(self, names: Iterable[str]) -> tuple[list[FileGroup], list[str]]:
+        """Group the names of tensors in files, and return those that the model does not have."""
+        own = {stored: name for name, stored in self.in_file.items()}
+        found = {name: FileGroup((own[name],), [(name, name)]) for name in names if name in own}
+        return list(found.values()), [name for name in names if name not in found]
+
+    def others(self, names: Iterable[str], trained: Collection[str]) -> list[str]:
+        """Return the names of trained tensors that are no part of the adapter."""
+        return [name for name in names if name in trained and name not in self.in_file]
+
+    def refusal(self, listed: str) -> str:
+        """Say why others are not saved."""
+        return (
+            f"{self.kind} trains {listed} beside its adapter, which PEFT's file would not have: "
+            f'name the module in modules_to_save, freeze it, or save in the format "dcp"'
+        )
+
+    def untied(self, names: Iterable[str]) -> list[str]:
+        """Return those of a tensor's names that are parts of the adapter."""
+        return [name for name in names if name in self.in_file]
+
+    def in_files(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return tensors of the model by their names in PEFT's file."""
+        return {self.in_file[name]: tensor for name, tensor in tensors.items()}
+
+    def save_config(self, folder: Path, dtypes: Collection[torch.dtype]) -> None:
+        """Write the adapter's config."""
+        config = copy.deepcopy(self._config)
+        config.inference_mode = True
+        config.save_pretrained(str(folder))
+
+    def complete(self, folder: Path, files: list[WrittenFile], source: Path | None) -> None:
+        """Put the tensors of all ranks into the one file that PEFT reads."""
+        tensors: dict[str, Tensor] = {}
+        for file in files:
+            tensors |= load_file(folder / file.name)
+        save_file(tensors, folder / ADAPTER, metadata={"format": "pt"})
+        for file in files:
+            (folder / file.name).unlink()
