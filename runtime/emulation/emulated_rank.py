@@ -13,7 +13,9 @@ from synth.errors import SynthError
 from synth.op_kinds import OpKind
 from synth.run_options.emulation_options import EmulationOptions
 from synth.schedule.look_ahead import LookAhead
+from synth.schedule.lowering.effects import ACT, GRAD
 from synth.schedule.lowering.lower import Lowered
+from synth.schedule.ops import Value
 from synth.schedule.rank_memory import static_bytes
 
 from ..batch import Batch
@@ -75,7 +77,7 @@ class RankEmulation:
         pace = Pace(options.disturbance, world.rank)
         self._stages = _make_stages(lowered, world.rank, device, pace)
         costs = lowered.costs.stages
-        self._shapes = [[boundary_of(c.output_bytes) for c in costs]] * self._num_micro_batches
+        self._shapes = [[boundary_of(c) for c in costs]] * self._num_micro_batches
         self._saved_sizes = _saved_sizes(lowered)
         clock = OpClock(_CPU)
         self._tracer = Tracer(clock, options.trace_every)
@@ -190,14 +192,18 @@ def _make_stages(
     return {
         stage: EmulatedStage(
             costs[stage],
-            costs[stage - 1].output_bytes if stage else None,
+            costs[stage - 1] if stage else None,
             device,
             is_last=stage == len(costs) - 1,
             has_versions=lowered.versions is not None,
             op_us=partial(_op_us, pace, stage, steps_us.get(stage, 0)),
             at_once_us=at_once[stage],
+            own_bytes={
+                value.kind: lowered.effects.own_bytes_of(value)
+                for value in (Value(ACT, stage, 0, replica), Value(GRAD, stage - 1, 0, replica))
+            },
         )
-        for stage, _ in lowered.schedule.placement.held[rank]
+        for stage, replica in lowered.schedule.placement.held[rank]
     }
 
 

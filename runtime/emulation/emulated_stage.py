@@ -1,13 +1,16 @@
 """A stage that takes the profile's time and memory, and computes nothing."""
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from synth.costs.stage_costs import StageCosts
 from synth.errors import RunFailure
 from synth.op_kinds import OpKind
+from synth.schedule.ops import ValueKind
 
 from ..execution.base.boundary import Boundary, Leaf, Tensors
 from ..execution.base.stage_protocol import ForwardInput
@@ -17,9 +20,13 @@ from .emulated_clock import EmulatedClock
 STAMP_BYTES = 16
 
 
-def boundary_of(num_bytes: int) -> Boundary:
-    """The boundary between stages: one tensor of `num_bytes` bytes, at least a time stamp."""
-    return Boundary((Leaf((max(num_bytes, STAMP_BYTES),), torch.uint8, True),))
+def boundary_of(costs: StageCosts) -> Boundary:
+    """The boundary after a stage: bytes whose gradient comes back, at least a time stamp; others."""
+    trained = max(min(costs.returned_bytes, costs.output_bytes), STAMP_BYTES)
+    leaves = [Leaf((trained,), torch.uint8, True)]
+    if costs.output_bytes > trained:
+        leaves.append(Leaf((costs.output_bytes - trained,), torch.uint8, False))
+    return Boundary(tuple(leaves))
 
 
 def moved_bytes(costs: StageCosts) -> int:
@@ -36,32 +43,36 @@ class EmulatedStage:
     def __init__(
         self,
         costs: StageCosts,
-        input_bytes: int | None,
+        before: StageCosts | None,
         device: EmulatedClock,
         *,
         is_last: bool,
         has_versions: bool = False,
         op_us: Callable[[OpKind, int], int] | None = None,
         at_once_us: Mapping[tuple[OpKind, int], int] | None = None,
+        own_bytes: Mapping[ValueKind, int] | None = None,
     ) -> None:
         """Make a stage.
 
         Args:
             costs: its times and bytes.
-            input_bytes: the output of the previous stage; None: this is the first stage.
+            before: the costs of the previous stage; None: this is the first stage.
             is_last: True if F returns the loss.
             has_versions: True if its weights are allocated, as updates replace them.
             op_us: returns the time that an op of a kind takes now, given its time in the plan;
                 None: that of the plan.
             at_once_us: the times in the plan, by kind and micro-batch, of ops that run at once with
                 another one, as if they took turns; None: there are none.
+            own_bytes: what the output, and the gradient of the input, take on this rank besides
+                memory that is held anyway; None: all that is sent.
         """
         self._device = device
         self._op_us, self._at_once_us = op_us, at_once_us or {}
         self.is_last = is_last
         self._costs = costs
-        self._input = boundary_of(input_bytes) if input_bytes is not None else None
-        self._output = boundary_of(costs.output_bytes)
+        self._input = None if before is None else boundary_of(before)
+        self._output = boundary_of(costs)
+        self._own_bytes = own_bytes or {}
         self._held: dict[int, Tensor] = {}
         self._again: dict[int, Tensor] = {}
         self._moved_bytes = moved_bytes(costs)
@@ -81,13 +92,13 @@ class EmulatedStage:
         """F: afterwards `saved_bytes` are held."""
         self._take(OpKind.F, microbatch)
         self._held[microbatch] = self._saved(forward_input)
-        return (self._loss,) if self.is_last else self._output.activations("cpu")
+        return (self._loss,) if self.is_last else self._made(ValueKind.ACT, self._output.leaves)
 
     def forward_light(self, microbatch: int, forward_input: ForwardInput) -> Tensors:
         """F that R follows: afterwards `replay_bytes` are held."""
         self._take(OpKind.F, microbatch, self._costs.light_rise)
         self._held[microbatch] = _hold(self._costs.replay_bytes)
-        return (self._loss,) if self.is_last else self._output.activations("cpu")
+        return (self._loss,) if self.is_last else self._made(ValueKind.ACT, self._output.leaves)
 
     def rebuild(self, microbatch: int, forward_input: ForwardInput) -> None:
         """R: afterwards `saved_bytes` are held, and the output if a layer holds it."""
@@ -179,13 +190,30 @@ class EmulatedStage:
         return _hold(self._moved_bytes if forward_input.moved else self._costs.saved_bytes)
 
     def _gradients(self) -> Tensors:
-        return () if self._input is None else self._input.gradients("cpu")
+        return () if self._input is None else self._made(ValueKind.GRAD, self._input.differentiable)
+
+    def _made(self, kind: ValueKind, leaves: tuple[Leaf, ...]) -> Tensors:
+        """Make what is sent, of which only the stage's own bytes count as memory."""
+        own_bytes = self._own_bytes.get(kind)
+        if own_bytes is None or own_bytes == sum(leaf.shape[0] for leaf in leaves):
+            return tuple([leaf.empty("cpu") for leaf in leaves])
+        own = _hold(own_bytes)
+        return tuple([torch.from_numpy(_ArrayOf(own, leaf.shape)) for leaf in leaves])
 
     def _take(self, kind: OpKind, microbatch: int, rise_bytes: int | None = None) -> None:
         """Let the op's time pass, with the memory rise that it has while it runs."""
         _hold(self._costs.rise_bytes[kind] if rise_bytes is None else rise_bytes)
         planned_us = self._at_once_us.get((kind, microbatch), self._costs.duration_us[kind])
         self._device.run(planned_us if self._op_us is None else self._op_us(kind, planned_us))
+
+
+class _ArrayOf(np.ndarray[Any, np.dtype[np.uint8]]):
+    """An array whose memory torch does not count, and which keeps a tensor that it counts."""
+
+    def __new__(cls, kept: Tensor, shape: tuple[int, ...]) -> "_ArrayOf":
+        array = np.empty(shape, np.uint8).view(cls)
+        array.kept = kept  # type: ignore[attr-defined]
+        return array
 
 
 def _hold(num_bytes: int) -> Tensor:

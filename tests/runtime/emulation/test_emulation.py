@@ -124,6 +124,19 @@ def test_eight_ranks_replay_published_and_solved_schedules(many: Any) -> None:
         assert_replayed(schedule, costs, results, execution)
 
 
+def test_memory_that_senders_hold_anyway_counts_once(many: Any) -> None:
+    """Of outputs 3 of 8 kB are made to be sent, and gradients of 6 kB have 5 kB of memory."""
+    cases = []
+    for name in ("1f1b", "zb-v", "chimera"):
+        schedule = generate(name, RANKS, MICRO_BATCHES)
+        costs = costs_of(schedule.placement.num_stages)
+        sizes = {"output_gradient_bytes": 6_000, "sent_bytes": 3_000, "shared_gradient_bytes": 1_000}
+        stages = tuple(stage.replace(**sizes) for stage in costs.stages)
+        cases.append((schedule, costs.replace(stages=stages)))
+    for (schedule, costs), (results, execution) in zip(cases, replayed(many, cases), strict=True):
+        assert_replayed(schedule, costs, results, execution)
+
+
 def test_f_and_bw_at_once_take_the_time_of_the_pair(many: Any) -> None:
     cases = []
     for name in ("dualpipe:overlap", "interleaved:2,overlap"):
