@@ -41,6 +41,7 @@ MODELS = {
     "channels_last": "images",
     "turned": "batch",
     "histories": "batch",
+    "prefixes": "batch",
     "lora": "batch",
 }
 # By column: the family, ranks, and whether the inner layers are recomputed.

@@ -156,6 +156,14 @@ class Turned(nn.Module):
         return (x + torch.tanh(self.out(self.norm(x)))).transpose(1, 2)
 
 
+class Exchange(nn.Module):
+    """A layer that puts tokens before samples, in new memory."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the hidden state [T, N, D]."""
+        return x.transpose(0, 1).contiguous()
+
+
 class History(nn.Module):
     """A layer that takes the outputs of all layers before, as dense networks do."""
 
@@ -175,6 +183,18 @@ class HistoryHead(Head):
     def forward(self, *history: Tensor) -> Tensor:
         """Return the loss; the targets are the last argument."""
         return super().forward(torch.stack(history[:-1]).mean(0), history[-1])
+
+
+class Prefix(nn.Module):
+    """A layer with tokens of its own before those that it takes (arXiv 2101.00190)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prefix, self.out = nn.Parameter(torch.randn(T, N, D)), nn.Linear(D, D)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the next hidden state [T, N, D], without the prefix."""
+        return torch.tanh(torch.tanh(self.out(torch.cat([self.prefix, x])))[T:])
 
 
 class Lora(nn.Module):
@@ -313,6 +333,14 @@ def histories() -> list[nn.Module]:
     """Return layers that pass on what all layers before returned."""
     first = Embedding(lambda x: [torch.tanh(x)])
     return [first, *(History() for _ in range(NUM_BLOCKS)), HistoryHead()]
+
+
+def prefixes() -> list[nn.Module]:
+    """Return layers with prefixes; tokens come first, so that gradients are parts of others."""
+    head = Head()
+    head.out.register_forward_pre_hook(lambda _, given: (given[0].transpose(0, 1),))
+    first = nn.Sequential(Embedding(), Exchange())
+    return [first, *(Prefix() for _ in range(NUM_BLOCKS)), head]
 
 
 def lora() -> list[nn.Module]:

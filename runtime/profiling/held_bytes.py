@@ -103,8 +103,10 @@ def _held_once(sample: Sample) -> HeldBytes:
     until = dict.fromkeys(needed_after_f | fused.living(), OpKind.B)
     until |= dict.fromkeys(needed_after_b, OpKind.W)
     fused.backward_fused()
-    shared = [one for one in micro_batch.shared_gradients if one in fused.shared_gradients]
-    tensors = micro_batch.tensors(until).replace(shared_gradients=tuple(shared))
+    tensors = max(
+        (one.with_gradients(micro_batch.tensors(until)) for one in (micro_batch, fused)),
+        key=lambda one: -one.shared_gradient_bytes,
+    )
     used = sample.without_gradients(micro_batch.unused)
     rises, inner = _all_rises(used, tensors, fused.last)
     rises = _most(rises, inner)

@@ -9,7 +9,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 
 from synth.op_kinds import OpKind
-from synth.profile.layer_tensors import LayerTensors, SharedGradient, last_of
+from synth.profile.layer_tensors import LayerTensors, last_of
 
 from ..execution.base.boundary import Tensors, is_dense
 from ..execution.stage.stage_output import versions_of
@@ -20,6 +20,7 @@ from .seen_tensors import (
     SeenTensor,
     address_of,
     allocated_bytes,
+    gradient_excess,
     layer_tensors,
     shared_gradients,
     tensors_of,
@@ -153,12 +154,19 @@ class MeasuredMicroBatch:
         )
         return found.replace(changes_given=found.changes_given or self._changes_targets)
 
-    @property
-    def shared_gradients(self) -> list[SharedGradient]:
-        """The gradients of what the layer takes that are those of other tensors, too."""
-        if self.sample.entry is None:
-            return []
-        return shared_gradients(self.sample.entry, self._seen["returned"])
+    def with_gradients(self, tensors: LayerTensors) -> LayerTensors:
+        """Return the tensors of the layer with what the gradients share that this one returned."""
+        if (entry := self.sample.entry) is None:
+            return tensors
+        gradients = self._seen["returned"]
+        excess = gradient_excess(entry, gradients)
+        taken = tuple(
+            one.replace(gradient_excess_bytes=excess.get(place, 0))
+            for place, one in enumerate(tensors.taken)
+        )
+        return tensors.replace(
+            taken=taken, shared_gradients=tuple(shared_gradients(entry, gradients))
+        )
 
     def _forward(self) -> None:
         given, targets = map(tensors_of, (self._tensors["x"], self.sample.targets))

@@ -120,6 +120,20 @@ def layer_tensors(
     )
 
 
+def gradient_excess(entry: Boundary, gradients: Sequence[SeenTensor]) -> dict[int, int]:
+    """Return by input the bytes of its gradient's memory beyond all gradients in it.
+
+    The first input of several counts them. Arguments are those of `shared_gradients`.
+    """
+    places = [place for place, leaf in enumerate(entry.leaves) if leaf.differentiable]
+    first: dict[int, int] = {}
+    excess: dict[int, int] = {}
+    for place, one in zip(places, gradients, strict=True):
+        place = first.setdefault(one.address, place)
+        excess[place] = excess.get(place, one.memory_bytes) - one.num_bytes
+    return {place: num_bytes for place, num_bytes in excess.items() if num_bytes > 0}
+
+
 def shared_gradients(entry: Boundary, gradients: Sequence[SeenTensor]) -> list[SharedGradient]:
     """Return the gradients of a layer's inputs that are those of inputs before them, too.
 

@@ -119,6 +119,9 @@ class LayerBoundary:
         """Return a boundary with the gradients of what a layer returns alone."""
         gradients = [(one.gradient_bytes, one.gradient_until) for one in tensors.returned]
         if len(following.taken) == len(gradients):
+            for number, taken in enumerate(following.taken):
+                size, until = gradients[number]
+                gradients[number] = size + taken.gradient_excess_bytes, until
             for one in following.shared_gradients:  # the memory grows, and lives for all of them
                 size, until = gradients[one.tensor]
                 before, earlier_until = gradients[one.earlier]

@@ -49,7 +49,8 @@ class StageCosts(BriefRecord):
     which is saved or a part of the input. None: all of it, as in files before version 17.
 
     `shared_gradient_bytes` are those by which the gradient of the input takes less memory where B
-    makes it, as those of several tensors are one; 0 in files before version 17.
+    makes it, as those of several tensors are one; negative: it takes more, as they are parts of
+    larger memory. 0 in files before version 17.
     """
 
     LEFT_OUT: ClassVar[tuple[str, ...]] = (
@@ -84,7 +85,7 @@ class StageCosts(BriefRecord):
     hidden_us: NonNegativeInt = 0
     reduce_us: NonNegativeInt = 0
     parts_bytes: NonNegativeInt = 0
-    shared_gradient_bytes: NonNegativeInt = 0
+    shared_gradient_bytes: int = 0
 
     @model_validator(mode="before")
     @classmethod

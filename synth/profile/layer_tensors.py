@@ -31,14 +31,17 @@ class TakenTensor(BriefRecord):
         is_changed: True if F writes to it.
         is_unused: True if the layer computes no gradient of it. A stage that begins with the layer
             sends zeros, which no rise of the layer has.
+        gradient_excess_bytes: by which the memory of its gradient is larger than all gradients in
+            it, as where the layer appends to what it takes.
     """
 
-    LEFT_OUT: ClassVar[tuple[str, ...]] = ("is_changed", "is_unused")
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("is_changed", "is_unused", "gradient_excess_bytes")
 
     num_bytes: Bytes
     until: OpKind
     is_changed: bool = False
     is_unused: bool = False
+    gradient_excess_bytes: Bytes = 0
 
 
 class MadeMemory(Record):
@@ -121,7 +124,7 @@ class LayerTensors(BriefRecord):
     def are_plain(self) -> bool:
         """True if there is at most one tensor on each side, of memory of its own, none changed.
 
-        It is also contiguous.
+        It is also contiguous, and so is its gradient.
         """
         return (
             len(self.taken) <= 1
@@ -129,6 +132,7 @@ class LayerTensors(BriefRecord):
             and not self.changes_input
             and not self.has_copies
             and not any(one.is_given for one in self.returned)
+            and not any(one.gradient_excess_bytes for one in self.taken)
         )
 
     @property
@@ -162,8 +166,12 @@ class LayerTensors(BriefRecord):
 
     @property
     def shared_gradient_bytes(self) -> int:
-        """The bytes by which the gradients of what is taken need less memory than numbers."""
-        return sum(one.num_bytes for one in self.shared_gradients)
+        """The bytes by which the gradients of what is taken need less memory than numbers.
+
+        Negative: they need more.
+        """
+        excess = sum(one.gradient_excess_bytes for one in self.taken)
+        return sum(one.num_bytes for one in self.shared_gradients) - excess
 
     @property
     def unused_bytes(self) -> int:

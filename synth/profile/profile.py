@@ -118,8 +118,8 @@ class Profile(Displayed, FileRecord):
     speed, version 7 variants of layers of which B computes a part again, version 8 the time of F
     and BW of two micro-batches at once, version 9 the time of the reduction of gradients, version
     10 the rises of B, W and BW before another layer of the stage, version 11 the tensors of layers
-    that take, return or change several or the same, version 12 gradients of them that share memory,
-    and tensors of which a layer computes no gradient.
+    that take, return or change several or the same, version 12 gradients of them that share memory
+    or are parts of larger memory, and tensors of which a layer computes no gradient.
     """
 
     FORMAT: ClassVar[str] = "synth-profile"
@@ -139,8 +139,10 @@ class Profile(Displayed, FileRecord):
         "layer_profiles.*.variants.*.tensors": 11,
         "layer_profiles.*.tensors.shared_gradients": 12,
         "layer_profiles.*.tensors.taken.is_unused": 12,
+        "layer_profiles.*.tensors.taken.gradient_excess_bytes": 12,
         "layer_profiles.*.variants.*.tensors.shared_gradients": 12,
         "layer_profiles.*.variants.*.tensors.taken.is_unused": 12,
+        "layer_profiles.*.variants.*.tensors.taken.gradient_excess_bytes": 12,
         "tied_parameters.reduce_us": 9,
         "workload.group": 7,
     }

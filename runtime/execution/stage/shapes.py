@@ -183,13 +183,15 @@ def _try_out(
     """
     run = partial(_run, stage, arguments, entry, keywords, graph=graph)
     real = stage.device
+    # The meta device does not know which convolutions return channels last; a graph is the same.
+    fake = not graph and any(t.ndim >= _NUM_DIMENSIONS_OF_IMAGES for t in stage.state())
     if real.type == "meta":
-        return _run_without_data(run, stage, stage.trial_device)
+        return _run_without_data(run, stage.trial_device, fake=fake)
     if stage.is_wrapped:  # every replica runs the same trial, collectives of wrappers included
         return run(real)
     if not torch.is_autocast_enabled(real.type):  # autocast does not reach the meta device
         try:
-            return _run_without_kernels(run, stage, real)
+            return _run_without_kernels(run, real, fake=fake)
         except Exception:  # some modules make tensors of their own, or have kernels of their own
             pass
     if entry is not None:
@@ -198,24 +200,19 @@ def _try_out(
     return run(real, fill=1)
 
 
-def _run_without_kernels(run: Callable[..., Any], stage: Stage, device: torch.device) -> Any:
-    """Run a stage on the meta device; one with convolutions on fake tensors of its own device.
-
-    The meta device does not know which convolutions return channels last.
-    """
-    if any(tensor.ndim >= _NUM_DIMENSIONS_OF_IMAGES for tensor in stage.state()):
-        return run(device, fake=True)
-    return run(torch.device("meta"))
+def _run_without_kernels(run: Callable[..., Any], device: torch.device, *, fake: bool) -> Any:
+    """Run a stage on the meta device, or on fake tensors of its own device."""
+    return run(device, fake=True) if fake else run(torch.device("meta"))
 
 
-def _run_without_data(run: Callable[..., Any], stage: Stage, trial_device: torch.device) -> Any:
+def _run_without_data(run: Callable[..., Any], trial_device: torch.device, *, fake: bool) -> Any:
     """Run a stage that has no data itself.
 
     Fake tensors tell it the device on which it will run; if it branches on values, zeros take the
     place of all data.
     """
     with suppress(Exception):
-        return _run_without_kernels(run, stage, trial_device)
+        return _run_without_kernels(run, trial_device, fake=fake)
     with suppress(Exception):
         return run(trial_device, fake=True)
     return run(torch.device("cpu"))

@@ -118,12 +118,12 @@ def effect_table(
     # By kind of value, copy and stage.
     value_bytes = np.repeat(sizes, num_replicas, axis=0).ravel()
     own_bytes = value_bytes.copy()
-    if is_plain and not barriers:
-        for kind, of_copies in own_value_bytes(stages, placement).items():
-            first = VALUE_CODES[kind] * len(of_copies)
-            own_bytes[first : first + len(of_copies)] = of_copies
-        if np.array_equal(own_bytes, value_bytes):
-            own_bytes = value_bytes
+    share = is_plain and not barriers
+    for kind, of_copies in own_value_bytes(stages, placement, senders_share=share).items():
+        first = VALUE_CODES[kind] * len(of_copies)
+        own_bytes[first : first + len(of_copies)] = of_copies
+    if np.array_equal(own_bytes, value_bytes):
+        own_bytes = value_bytes
     classes = _classes(num_stages, is_plain)
     reads, makes = _accesses(
         EffectSetting.of(stages, barriers),

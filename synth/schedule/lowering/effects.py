@@ -80,8 +80,8 @@ class Effects:
     costs say which ops these are. Weights are read by every F, B, BW and R. Where they stay with
     their stage they neither order nor free anything; `visits` has the accesses where they are
     passed or have versions. If there is not `one_update`, it also has the gradients that STEPs
-    read. `barriers` are those of a divided vocabulary (`StageFlow`). The `placement` is that of ops
-    that are F, B, W, BW or STEP alone; without one, senders count all that they send.
+    read. `barriers` are those of a divided vocabulary (`StageFlow`). With a `placement`, what ranks
+    make to send it counts as `own_value_bytes` says, with its `senders_share`.
     """
 
     def __init__(
@@ -94,12 +94,16 @@ class Effects:
         one_update: bool = True,
         barriers: int = 0,
         placement: Placement | None = None,
+        senders_share: bool = True,
     ) -> None:
         self._stages = costs.stages
         self._setting = EffectSetting.of(costs.stages, barriers)
         self._visits = visits or VisitAccesses({}, {})
         self._one_update = one_update
-        self._own_bytes = None if placement is None else own_value_bytes(costs.stages, placement)
+        self._own_bytes: dict[ValueKind, list[int]] = {}
+        if placement is not None:
+            share = senders_share
+            self._own_bytes = own_value_bytes(costs.stages, placement, senders_share=share)
         self._num_micro_batches = num_micro_batches
         self._saved_modes = saved_modes or {}
 
@@ -130,7 +134,7 @@ class Effects:
 
     def own_bytes_of(self, value: Value) -> int:
         """The size of a value on the rank that makes it; see `own_value_bytes`."""
-        own = (self._own_bytes or {}).get(value.kind)
+        own = self._own_bytes.get(value.kind)
         copy = value.replica * len(self._stages) + value.stage
         return self.bytes_of(value) if own is None else own[copy]
 
@@ -157,20 +161,27 @@ def stage_bytes(stage: StageCosts, kind: ValueKind) -> int:
 
 
 def own_value_bytes(
-    stages: Sequence[StageCosts], placement: Placement
+    stages: Sequence[StageCosts], placement: Placement, *, senders_share: bool = True
 ) -> dict[ValueKind, list[int]]:
     """Return by stage copy what activations and gradients take on the ranks that make them.
 
     The sender holds other parts of its output anyway, until its B or longer. So they are there for
     the next stage, too, if that one is on the same rank and needs its input until B at most.
+
+    Args:
+        senders_share: True for schedules of F, B, W, BW and STEP alone. In others R may free what
+            is held, so that all that is sent counts.
     """
     found: dict[ValueKind, list[int]] = {ACT: [], GRAD: []}
     for ranks in placement.ranks:
         for s, stage in enumerate(stages):
             following = stages[s + 1] if s + 1 < len(stages) else stage
             is_whole = ranks[s : s + 2] == (ranks[s],) * 2 and following.input_until == OpKind.W
+            is_whole |= not senders_share
+            shared = following.shared_gradient_bytes if s + 1 < len(stages) else 0
             found[ACT].append(stage.output_bytes if is_whole else stage.sent_output_bytes)
-            found[GRAD].append(max(0, stage.returned_bytes - following.shared_gradient_bytes))
+            shared = shared if senders_share else min(0, shared)
+            found[GRAD].append(max(0, stage.returned_bytes - shared))
     return found
 
 

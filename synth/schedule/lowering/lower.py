@@ -109,12 +109,9 @@ class Lowered:
             None if found is None else self._accesses(found),
             one_update=self.versions is None,
             barriers=self.schedule.vocabulary,
-            placement=self.schedule.placement if self._senders_share else None,
+            placement=self.schedule.placement,
+            senders_share=self.arrays.is_plain and not self.schedule.vocabulary,
         )
-
-    @property
-    def _senders_share(self) -> bool:
-        return self.arrays.is_plain and not self.schedule.vocabulary
 
     @property
     def stored(self) -> Pairs | None:

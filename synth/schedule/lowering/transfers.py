@@ -97,7 +97,7 @@ def find_transfers(
     copy = value // arrays.schedule.num_micro_batches
     num_bytes = table.value_bytes[copy]
     if table.own_bytes is not table.value_bytes:
-        wait = np.minimum(wait, _before_backward(arrays, table, value, source))
+        _wait_before_backward(arrays, table, value, source, wait)
     duration_us = _durations_us(costs, link, copy, num_bytes, required)
     if not arrays.is_plain:
         wait[source == HOST] = 0
@@ -122,14 +122,13 @@ def find_transfers(
     )
 
 
-def _before_backward(
-    arrays: OpArrays, table: EffectTable, value: IntArray, source: IntArray
-) -> IntArray:
-    """The place of the source's B or BW for sends of memory that it frees, else the program's end.
+def _wait_before_backward(
+    arrays: OpArrays, table: EffectTable, value: IntArray, source: IntArray, wait: IntArray
+) -> None:
+    """Let sends of memory that B or BW frees be waited for before that, at the latest.
 
-    Its gradient comes from the ranks that the output was sent to, so there is nothing to wait for.
+    Its gradient comes from the ranks that the output was sent to, so the send is over by then.
     """
-    places = np.diff(arrays.first_node)[source]
     copy = value // arrays.schedule.num_micro_batches
     is_shared = table.own_bytes[copy] < table.value_bytes[copy]
     is_shared &= value // table.num_cells == VALUE_CODES[ACT]
@@ -137,8 +136,8 @@ def _before_backward(
     nodes = arrays.of_kinds(OpKind.B, OpKind.BW).nonzero()[0]
     backward[arrays.cells[nodes]] = arrays.begins_of_pairs(nodes)
     first = np.array(arrays.first_node)[source[is_shared]]
-    places[is_shared] = backward[value[is_shared] % table.num_cells] - first
-    return places
+    before = backward[value[is_shared] % table.num_cells] - first
+    wait[is_shared] = np.minimum(wait[is_shared], before)
 
 
 def _required_transfers(

@@ -130,7 +130,11 @@ def test_memory_that_senders_hold_anyway_counts_once(many: Any) -> None:
     for name in ("1f1b", "zb-v", "chimera"):
         schedule = generate(name, RANKS, MICRO_BATCHES)
         costs = costs_of(schedule.placement.num_stages)
-        sizes = {"output_gradient_bytes": 6_000, "sent_bytes": 3_000, "shared_gradient_bytes": 1_000}
+        sizes = {
+            "output_gradient_bytes": 6_000,
+            "sent_bytes": 3_000,
+            "shared_gradient_bytes": 1_000,
+        }
         stages = tuple(stage.replace(**sizes) for stage in costs.stages)
         cases.append((schedule, costs.replace(stages=stages)))
     for (schedule, costs), (results, execution) in zip(cases, replayed(many, cases), strict=True):

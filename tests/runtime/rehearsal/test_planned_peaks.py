@@ -15,6 +15,8 @@ from synth.profile.links import Link, Links
 from synth.profile.whole_step import WholeStep
 from synth.runtime.profiling.profile_model import profile_layers
 from synth.schedule.files.plan_file import Plan
+from synth.schedule.lowering.lower import lower
+from synth.schedule.ops import Value, ValueKind
 
 # The loss and the numbers that a few ops of torch make.
 SCALARS_BYTES = 1024
@@ -106,7 +108,9 @@ def test_moves_leave_what_is_a_part_of_a_stage_s_input() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["1f1b, 4 ranks", "zb-h1", "zb-v"])
-@pytest.mark.parametrize("name", ["rotary_tables", "turned", "channels_last", "histories"])
+@pytest.mark.parametrize(
+    "name", ["rotary_tables", "turned", "channels_last", "histories", "prefixes"]
+)
 def test_planned_peaks_are_those_of_what_is_held_sent_and_asked_for(
     name: str, schedule: str
 ) -> None:
@@ -130,6 +134,20 @@ def test_a_profile_says_whose_gradients_are_one_and_who_asks_for_none() -> None:
     tables = [models.Embedding(lambda x: [x.detach().cos()]), models.Cross(), models.Head()]
     first = profile_layers(tables, *models.batch(0), warmup=0, iterations=1).layer_profile(0)
     assert [one.gradient_bytes for one in first.boundary_tensors.returned] == [one_bytes, 0]
+
+
+def test_a_gradient_that_is_a_part_of_larger_memory_counts_with_all_of_it() -> None:
+    *layers, head = models.prefixes()
+    made = [*layers[:2], head]
+    profile = profile_layers(made, *models.batch(0), warmup=0, iterations=1)
+    prefix_bytes = 4 * models.N * models.T * models.D
+    assert profile.layer_profile(1).boundary_tensors.shared_gradient_bytes == -prefix_bytes
+    # The rank that makes the gradient holds all of that memory, and its neighbour does not.
+    costs = partition_costs(profile, [1, 2])
+    lowered = lower(generate("gpipe", 2, 1), costs)
+    gradient = Value(ValueKind.GRAD, 0, 0)
+    both = lowered.effects.own_bytes_of(gradient), lowered.effects.bytes_of(gradient)
+    assert both == (2 * prefix_bytes, prefix_bytes)
 
 
 def test_a_profile_whose_layers_do_not_fit_is_refused() -> None:

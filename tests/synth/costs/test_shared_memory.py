@@ -47,7 +47,14 @@ def random_tensors(
     memories = [rng.randrange(len(memory_sizes)) for _ in range(rng.randint(1, 3))]
     memories += [at for at in range(len(sizes), len(memory_sizes)) if at not in memories]
     tensors = LayerTensors(
-        taken=tuple(TakenTensor(num_bytes=size, until=rng.choice(untils)) for size in sizes),
+        taken=tuple(
+            TakenTensor(
+                num_bytes=size,
+                until=rng.choice(untils),
+                gradient_excess_bytes=max(0, rng.randint(-20, 9)),
+            )
+            for size in sizes
+        ),
         made=tuple(made),
         returned=tuple(
             ReturnedTensor(
@@ -164,9 +171,11 @@ class Walk:
         for number in range(len(returned)):
             groups.setdefault(first.get(number, number), []).append(number)
         less = {one.tensor: one.num_bytes for one in shared}
+        taken = self.layers[place + 1].boundary_tensors.taken
+        more = [one.gradient_excess_bytes for one in taken]
         return [
             (
-                sum(returned[at].gradient_bytes - less.get(at, 0) for at in group),
+                sum(returned[at].gradient_bytes - less.get(at, 0) + more[at] for at in group),
                 last_of([returned[at].gradient_until for at in group]),
             )
             for group in groups.values()
