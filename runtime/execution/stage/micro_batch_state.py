@@ -37,7 +37,9 @@ class MicroBatchState:
             raise SynthError(
                 "parameters were frozen when the pipeline learned what goes between stages, and "
                 "are trained now, or the batch's inputs require a gradient and did not then: make "
-                "a new Pipeline after such a change"
+                "a new Pipeline after such a change; or a stage gives a tensor that requires a "
+                "gradient and did not in its trial, as a loss of its own from some step on: let it "
+                "require one always"
             )
         return [gradients[i] for i in self.wanted]
 

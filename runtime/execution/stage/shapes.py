@@ -158,15 +158,32 @@ def _trained_tensors(
     """Return for each tensor of an output if a gradient of it is asked for; True: of all.
 
     Tables that a stage makes have none, for one. Only a forward with a graph shows that; where a
-    stage gives one tensor, or cannot be run so, gradients of all are taken to come back.
+    stage gives one tensor, or cannot be run so, gradients of all are taken to come back. A stage in
+    evaluation mode may be trained later, and then give a loss of its own: it runs in both modes.
     """
     if stage.is_wrapped or sum(map(can_have_gradient, tensors_in(output))) < 2:
         return True
+    tried = partial(_try_out, stage, arguments, entry, keywords, graph=True)
     with suppress(Exception):
-        found = flatten(_try_out(stage, arguments, entry, keywords, graph=True))[0]
-        if any(trained := [tensor.requires_grad for tensor in found]):
-            return trained
+        found = [flatten(tried())[0]]
+        if not stage.module.training:
+            with _in_training(stage.module):
+                found.append(flatten(tried())[0])
+        trained = [any(t.requires_grad for t in both) for both in zip(*found, strict=True)]
+        return trained if any(trained) else True
     return True
+
+
+@contextmanager
+def _in_training(module: nn.Module) -> Iterator[None]:
+    """Set training mode in the block."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.train()
+    try:
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
 
 
 def _try_out(

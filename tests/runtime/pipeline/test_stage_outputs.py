@@ -81,6 +81,17 @@ class GivesLengths(Stage):
         return torch.tanh(self.linear(x)) * lengths[:, None], lengths
 
 
+class GivesLossInTraining(Stage):
+    def second(self, y: Tensor) -> Tensor:
+        return y.square().mean() if self.training else y.new_zeros(())
+
+
+class GivesLossLater(Stage):
+    def second(self, y: Tensor) -> Tensor:
+        self.step += 1
+        return y.square().mean() if self.step > MICRO_BATCHES else y.new_zeros(())
+
+
 class GivesOtherTrees(Stage):
     def forward(self, x: Any, other: Tensor | None = None) -> Any:
         x = x if isinstance(x, Tensor) else x["x"] + 2 * x.get("skip", 0)
@@ -120,7 +131,7 @@ def found_in(stages: dict[int, nn.Module]) -> Found:
     }
 
 
-def trained(rank: int, size: int, family: str, kind: type[Stage]) -> Found:
+def trained(rank: int, size: int, family: str, kind: type[Stage], evaluates: bool = False) -> Found:
     from synth.runtime.batch import Batch
     from synth.runtime.pipeline import Pipeline
 
@@ -128,6 +139,12 @@ def trained(rank: int, size: int, family: str, kind: type[Stage]) -> Found:
     stages = build(kind, schedule.placement.num_stages)
     mine = {n: stages[n] for n, _ in schedule.placement.held[rank]}
     pipeline = Pipeline(schedule, mine, group=group_here(), loss=loss_of, timeout_s=60)
+    if evaluates:
+        for stage in mine.values():
+            stage.eval()
+        pipeline.evaluate(Batch(*draw(0)))
+        for stage in mine.values():
+            stage.train()
     for step in range(STEPS):
         pipeline.step(Batch(*draw(step)))
     return found_in(mine)
@@ -162,11 +179,20 @@ def test_next_stages_see_what_one_process_sees(family: str, kind: type[Stage]) -
                 torch.testing.assert_close(tensor, wanted[number][name])
 
 
+def test_a_loss_that_a_stage_gives_in_training_alone_is_trained_after_an_evaluation() -> None:
+    wanted = by_torch(2, GivesLossInTraining)
+    for found in RankThreads().run(trained, 2, "1f1b", GivesLossInTraining, True):
+        for number, tensors in found.items():
+            for name, tensor in tensors.items():
+                torch.testing.assert_close(tensor, wanted[number][name])
+
+
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
         (GivesAttribute, "has changed a tensor in place that it gave for an earlier micro-batch"),
         (GivesItself, "changes an input in place that shared memory with another one"),
+        (GivesLossLater, "gives a tensor that requires a gradient and did not in its trial"),
         (GivesOtherTrees, r"gave TreeSpec\(dict, \['x', 'other'\].*where its trial gave TreeSpec"),
     ],
 )
