@@ -21,7 +21,7 @@ STAMP_BYTES = 16
 
 
 def boundary_of(costs: StageCosts) -> Boundary:
-    """The boundary after a stage: bytes whose gradient comes back, at least a time stamp; others."""
+    """Return the boundary after a stage: bytes that have gradients, at least a stamp; others."""
     trained = max(min(costs.returned_bytes, costs.output_bytes), STAMP_BYTES)
     leaves = [Leaf((trained,), torch.uint8, True)]
     if costs.output_bytes > trained:
