@@ -1,6 +1,7 @@
 """A `Pipeline` takes a whole model that was cut, with a plan for its layers."""
 
 import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,30 @@ def test_a_tied_embedding_is_summed_over_the_ranks() -> None:
         return own.lm_head.weight.grad
 
     gradients = run_ranks(2, train)
+    loss_call(model)(inputs, targets).backward()
+    for gradient in gradients:
+        torch.testing.assert_close(gradient, model.lm_head.weight.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_pieces_of_several_ranks_that_share_a_parameter_need_its_name() -> None:
+    torch.manual_seed(0)
+    model = Gpt().eval()  # no dropout
+    layers = synth.cut_model(model, tokens(2), tokens(2))
+    inputs, targets = tokens(6), tokens(6).flip(0)
+
+    def train(group: Any, *, is_tied: bool) -> Tensor | None:
+        own = copy.deepcopy(layers)
+        pieces = own[2:] if group.rank else own[:2]
+        (weight,) = (p for name, p in pieces[-group.rank].named_parameters() if WORDS in p.shape)
+        options: Any = {"tied": {"table": weight}} if is_tied else {}
+        schedule = generate("1f1b", 2, 3)
+        pipeline = synth.Pipeline(schedule, pieces, group=group, timeout_s=60, **options)
+        pipeline.step(pipeline.split(inputs, targets=targets))
+        return weight.grad
+
+    with pytest.raises(SynthError, match=r"have transformer\.wte\.weight of the .* tied="):
+        run_ranks(2, partial(train, is_tied=False))
+    gradients = run_ranks(2, partial(train, is_tied=True))
     loss_call(model)(inputs, targets).backward()
     for gradient in gradients:
         torch.testing.assert_close(gradient, model.lm_head.weight.grad, rtol=1e-4, atol=1e-6)
