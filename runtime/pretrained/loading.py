@@ -148,6 +148,7 @@ class _Loading:
                     f"the model is cut (PeftModel.from_pretrained, is_trainable=True)"
                 )
             self._adapter = AdapterNames(origin)
+            self._adapter.check_config(source.path)
             groups, self._unexpected = self._adapter.groups(source.names())
         elif source.is_of_transformers and origin is not None and origin.config is not None:
             self._names = ModelNames(origin)

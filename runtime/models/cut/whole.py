@@ -43,11 +43,18 @@ def inside_peft(model: nn.Module) -> nn.Module:
     if not _is_a(model, "PeftModel", "peft."):
         return model
     peft_model: Any = model
-    if peft_model.active_peft_config.is_prompt_learning:
+    config = peft_model.active_peft_config
+    beside = ""
+    if config.is_prompt_learning:
+        beside = "gives its model other inputs than it is given"
+    elif "forward" in vars(type(peft_model.base_model)):  # AdaLoRA, Poly, X-LoRA
+        beside = "computes beside its model, such as a term of the loss"
+    elif getattr(config, "alora_invocation_tokens", None) is not None:
+        beside = "finds in each input where its adapter begins"
+    if beside:
         raise SynthError(
-            f"{type(model).__name__} with a {type(peft_model.active_peft_config).__name__} gives "
-            f"its model other inputs than it is given, which cannot be cut: take adapters in the "
-            f"model's layers, such as LoRA"
+            f"{type(model).__name__} with a {type(config).__name__} {beside}, which cannot be cut: "
+            f"take adapters in the model's layers, such as LoRA"
         )
     inner: nn.Module = peft_model.get_base_model()
     return inner

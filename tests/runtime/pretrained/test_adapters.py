@@ -106,3 +106,37 @@ def test_prompts_that_peft_adds_to_the_inputs_are_refused() -> None:
     config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
     with pytest.raises(SynthError, match="with a PromptTuningConfig gives its model other inputs"):
         synth.cut_model(peft.get_peft_model(base(), config), TOKENS[:1], TOKENS[:1])
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        pytest.param(
+            lambda: peft.AdaLoraConfig(target_modules=["q_proj"], total_step=10),
+            "AdaLoraConfig computes beside its model, such as a term of the loss",
+            id="adalora",
+        ),
+        pytest.param(
+            lambda: peft.LoraConfig(task_type="CAUSAL_LM", alora_invocation_tokens=[1], **LORA),
+            "LoraConfig finds in each input where its adapter begins",
+            id="alora",
+        ),
+    ],
+)
+def test_what_peft_computes_beside_its_model_is_refused(config: Any, reason: str) -> None:
+    with pytest.raises(SynthError, match=reason):
+        synth.cut_model(peft.get_peft_model(base(), config()), TOKENS[:1], TOKENS[:1])
+
+
+def test_an_adapter_of_another_config_is_not_loaded(tmp_path: Path) -> None:
+    adapted(peft.LoraConfig(lora_alpha=64, lora_dropout=0.5, **LORA)).save_pretrained(tmp_path)
+    with pytest.raises(SynthError, match=r"has lora_alpha=64, and the model's has lora_alpha=8: "):
+        train(adapted(peft.LoraConfig(**LORA)), tmp_path / "tuned", load=tmp_path)
+    model = peft.PeftModel.from_pretrained(base(), tmp_path, is_trainable=True)
+    train(model, tmp_path / "tuned", load=tmp_path)
+
+
+def test_tensors_that_peft_keeps_in_no_layer_are_not_left_out(tmp_path: Path) -> None:
+    config = peft.VeraConfig(r=2, target_modules=["q_proj"])
+    with pytest.raises(SynthError, match=r"keeps base_model\.vera_A .* by save_projection=False"):
+        train(adapted(config), tmp_path / "tuned")
