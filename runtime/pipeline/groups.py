@@ -69,9 +69,9 @@ class PipelineGroups:
                 if shared:
                     raise SynthError(
                         f"{group.noun}s {group.rank} and {rank} are threads, and both hold the "
-                        f"parameter {shared[0]} itself, so that each would add the gradients of both: give "
-                        f"each rank a copy, by copy.deepcopy(layers) within its function, and name "
-                        f"one that stays shared in tied="
+                        f"parameter {shared[0]} itself, so that each would add the gradients of "
+                        f"both: give each rank a copy, by copy.deepcopy(layers) within its "
+                        f"function, and name one that stays shared in tied="
                     )
 
     def announce(self, error: BaseException) -> None:
