@@ -124,19 +124,26 @@ def of_language_models(model: nn.Module, inputs: Any) -> Iterator[None]:
     try:
         yield
     except SynthError as error:
-        config: Any = getattr(model, "config", None)
-        parts = [n for n in getattr(config, "sub_configs", ()) if n.startswith(("vis", "audio"))]
-        given = [key for key in inputs if key.startswith(_OTHER_MODALITIES)] if (
-            isinstance(inputs, Mapping) and is_of_transformers(model) and parts
-        ) else []  # fmt: skip
+        given = _of_other_modalities(model, inputs)
         if not given:
             raise
         raise SynthError(
             f"{type(model).__name__} is given {', '.join(given)}, which cannot be cut: between its "
-            f"layers it places what the model of {' and '.join(parts)} makes of them by numbers of "
-            f"the inputs. Cut the text part alone: give input_ids of text, or inputs_embeds in "
-            f"which your program has placed what that model, frozen, makes"
+            f"layers it places what another model makes of them by numbers of the inputs. Cut the "
+            f"text part alone: give input_ids of text, or inputs_embeds in which your program has "
+            f"placed what that model, frozen, makes"
         ) from error
+
+
+def _of_other_modalities(model: nn.Module, inputs: Any) -> list[str]:
+    """Name the inputs of a language model of transformers that are images or sound."""
+    if not isinstance(inputs, Mapping) or not is_of_transformers(model):
+        return []
+    whole: Any = model
+    has_text = "text_config" in getattr(whole.config, "sub_configs", ())
+    if not has_text or whole.get_output_embeddings() is None:
+        return []
+    return [name for name in inputs if name.startswith(_OTHER_MODALITIES)]
 
 
 _OTHER_MODALITIES = ("pixel_", "image_", "video_", "input_features", "audio_")
