@@ -60,10 +60,9 @@ class PipelineGroups:
         Raises:
             SynthError: two do, so that each would add the gradients of both.
         """
-        threads = [group for group in self._each if isinstance(group, InProcessGroup)]
-        named = [pair for module in modules for pair in module.named_parameters()] * bool(threads)
+        named = (pair for module in modules for pair in module.named_parameters())
         own = {id(parameter): name for name, parameter in named if parameter.requires_grad}
-        for group in threads:
+        for group in (each for each in self._each if isinstance(each, InProcessGroup)):
             for rank, theirs in enumerate(group.gather([*own])):
                 shared = [own[key] for key in theirs if key in own and rank != group.rank]
                 if shared:
