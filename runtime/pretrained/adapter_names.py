@@ -26,11 +26,10 @@ from .transformers_names import FileGroup, ModelNames
 _WRAPPED = "base_model.model."
 _CONFIG = "adapter_config.json"
 
-# Fields of a config that say how an adapter came to be, or where: names and shapes of tensors tell
-# the latter.
+# Fields of a config that do not change what an adapter computes, and those that say where it is, as
+# names of tensors do, too. Some `init_lora_weights` change the weights below, such as PiSSA.
 _NOT_COMPUTED = re.compile(
-    "base_model|config|dropout|inference|init|layers|mapping|modules|parameters|revision|task|"
-    "version"
+    "base_model|config|dropout|inference|layers|mapping|modules|parameters|revision|task|version"
 )
 
 
@@ -63,9 +62,8 @@ class AdapterNames:
                 f"PEFT does not make its adapter of {self.kind} again: {type(error).__name__}: "
                 f'{" ".join(str(error).split())}; save in the format "dcp"'
             ) from error
-        if absent := sorted(
-            self.in_file[name] for name in self.in_file.keys() - origin.names.keys()
-        ):
+        absent = [stored for name, stored in self.in_file.items() if name not in origin.names]
+        if absent:
             raise SynthError(
                 f"PEFT keeps {absent[0]} of {self.kind}, which is in none of the model's layers: "
                 f"make the adapter without it, as by save_projection=False"

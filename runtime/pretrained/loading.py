@@ -150,6 +150,11 @@ class _Loading:
             self._adapter = AdapterNames(origin)
             self._adapter.check_config(source.path)
             groups, self._unexpected = self._adapter.groups(source.names())
+        elif source.is_of_transformers and origin is not None and origin.adapters:
+            raise SynthError(
+                f"the model has an adapter of PEFT, and {source.path} has none: load the weights "
+                f"below it before it is added (from_pretrained), or give the folder of an adapter"
+            )
         elif source.is_of_transformers and origin is not None and origin.config is not None:
             self._names = ModelNames(origin)
             groups, self._unexpected = self._names.groups(source.names())

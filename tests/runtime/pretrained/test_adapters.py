@@ -128,10 +128,24 @@ def test_what_peft_computes_beside_its_model_is_refused(config: Any, reason: str
         synth.cut_model(peft.get_peft_model(base(), config()), TOKENS[:1], TOKENS[:1])
 
 
+def test_the_weights_below_an_adapter_are_loaded_before_it(tmp_path: Path) -> None:
+    base().save_pretrained(tmp_path / "base")
+    with pytest.raises(SynthError, match="base has none: load the weights below it before it is"):
+        train(adapted(peft.LoraConfig(**LORA)), tmp_path / "tuned", load=tmp_path / "base")
+
+
+@pytest.mark.slow
 def test_an_adapter_of_another_config_is_not_loaded(tmp_path: Path) -> None:
     adapted(peft.LoraConfig(lora_alpha=64, lora_dropout=0.5, **LORA)).save_pretrained(tmp_path)
-    with pytest.raises(SynthError, match=r"has lora_alpha=64, and the model's has lora_alpha=8: "):
-        train(adapted(peft.LoraConfig(**LORA)), tmp_path / "tuned", load=tmp_path)
+    for other, difference in (
+        ({}, "lora_alpha=64, and the model's has lora_alpha=8"),
+        (
+            {"lora_alpha": 64, "init_lora_weights": "pissa"},
+            "init_lora_weights=True, and .*='pissa'",
+        ),
+    ):
+        with pytest.raises(SynthError, match=f"has {difference}: make the model by PeftModel"):
+            train(adapted(peft.LoraConfig(**LORA, **other)), tmp_path / "tuned", load=tmp_path)
     model = peft.PeftModel.from_pretrained(base(), tmp_path, is_trainable=True)
     train(model, tmp_path / "tuned", load=tmp_path)
 
