@@ -4,13 +4,15 @@
 
 Each model of `planned_peaks_models` is profiled on the CPU, and every rank of each schedule is
 rehearsed: it runs all its ops with the executor. A row has the least and the largest difference of
-the planned peak from the measured one, over all ranks and 1, 2 and 4 micro-batches. `layers again`
-recomputes all inner layers within B, and `R` all stages.
+the planned peak from the measured one, over all ranks and 1, 2 and 4 micro-batches; the last column
+has the median of all of the row. `layers again` recomputes all inner layers within B, and `R` all
+stages.
 """
 
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 
 import torch
 
@@ -37,6 +39,8 @@ MODELS = {
     "halves": "batch",
     "views_in_place": "batch",
     "channels_last": "images",
+    "turned": "batch",
+    "histories": "batch",
     "lora": "batch",
 }
 # By column: the family, ranks, and whether the inner layers are recomputed.
@@ -89,7 +93,7 @@ def differences(model: str, profile: Profile, plan: Plan) -> Iterator[float]:
 
 def row(model: str) -> list[str]:
     """Return the differences of a model under each schedule."""
-    profile, cells = profiled(model), []
+    profile, cells, of_row = profiled(model), [], list[float]()
     for schedule in SCHEDULES:
         found: list[float] = []
         try:
@@ -103,7 +107,8 @@ def row(model: str) -> list[str]:
             cells.append("refused")  # R of a stage that changes its input
             continue
         cells.append(f"{min(found):+.1f} to {max(found):+.1f} %")
-    return cells
+        of_row += found
+    return [*cells, f"{median(of_row):+.1f} %"]
 
 
 def main() -> None:
@@ -112,8 +117,8 @@ def main() -> None:
     parser.add_argument("models", nargs="*", metavar="MODEL", help="one of those of the module")
     chosen = parser.parse_args().models or list(MODELS)
     torch.set_num_threads(1)
-    print(f"| model | {' | '.join(SCHEDULES)} |")
-    print("|---" * (1 + len(SCHEDULES)) + "|")
+    print(f"| model | {' | '.join(SCHEDULES)} | median |")
+    print("|---" * (2 + len(SCHEDULES)) + "|")
     for model in chosen:
         print(f"| {model.replace('_', ' ')} | {' | '.join(row(model))} |", flush=True)
 

@@ -144,6 +144,39 @@ class Halves(nn.Module):
         return torch.tanh(self.up(a * b)).chunk(2, -1)
 
 
+class Turned(nn.Module):
+    """A residual layer that returns its output turned, which is not contiguous."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.out = nn.LayerNorm(D), nn.Linear(D, D)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the next hidden state, with tokens and width exchanged."""
+        return (x + torch.tanh(self.out(self.norm(x)))).transpose(1, 2)
+
+
+class History(nn.Module):
+    """A layer that takes the outputs of all layers before, as dense networks do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.out = nn.LayerNorm(D), nn.Linear(D, D)
+
+    def forward(self, *history: Tensor) -> list[Tensor]:
+        """Return these outputs, and one more."""
+        mean = torch.stack(history).mean(0)
+        return [*history, torch.tanh(self.out(self.norm(mean)))]
+
+
+class HistoryHead(Head):
+    """The loss of the mean of all outputs."""
+
+    def forward(self, *history: Tensor) -> Tensor:
+        """Return the loss; the targets are the last argument."""
+        return super().forward(torch.stack(history[:-1]).mean(0), history[-1])
+
+
 class Lora(nn.Module):
     """A frozen linear layer and a trained product of two thin ones (arXiv 2106.09685)."""
 
@@ -269,6 +302,17 @@ def views_in_place() -> list[nn.Module]:
     """Return linear layers, whose outputs are views, and activations in place after them."""
     blocks = [(nn.Linear(D, D), nn.Identity(), nn.ReLU(True), nn.Identity()) for _ in range(3)]
     return [Embedding(), *(layer for block in blocks for layer in block), Head()]
+
+
+def turned() -> list[nn.Module]:
+    """Return layers between which dimensions are exchanged; T and D are equal."""
+    return [Embedding(), *(Turned() for _ in range(NUM_BLOCKS)), Head()]
+
+
+def histories() -> list[nn.Module]:
+    """Return layers that pass on what all layers before returned."""
+    first = Embedding(lambda x: [torch.tanh(x)])
+    return [first, *(History() for _ in range(NUM_BLOCKS)), HistoryHead()]
 
 
 def lora() -> list[nn.Module]:

@@ -49,6 +49,24 @@ def pool() -> Iterator[GlooPool]:
     made.close()
 
 
+@pytest.fixture(scope="session")
+def idle_workers() -> Iterator[None]:
+    """End the processes at last that searches of memory curves keep."""
+    from tests.synth.kept_workers import KeptWorkers
+
+    yield
+    while KeptWorkers.idle:
+        KeptWorkers.idle.pop().close()
+
+
+@pytest.fixture
+def kept_workers(idle_workers: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Search the points of memory curves in processes that are there already."""
+    from tests.synth.kept_workers import KeptWorkers
+
+    monkeypatch.setattr("synth.plan.memory_curve.curve_search.Workers", KeptWorkers)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests as slow that are listed as such, or run by night only."""

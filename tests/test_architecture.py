@@ -91,6 +91,7 @@ WITH_NUMBERS = (
     "synth.solver.cpsat.worker_program",
     "synth.solver.evaluate.order_arrays",  # numbers of columns, also the next ones
     "synth.solver.evaluate.move_arrays",
+    "synth.solver.evaluate.path_arrays",
     "synth.solver.evaluate.block_arrays",
     "synth.solver.evaluate.block_kernel",
     "synth.solver.evaluate.list_arrays",

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from ..execution.base.boundary import Tensors, can_have_gradient
+from ..execution.base.boundary import Tensors
 
 
 class HandOver(nn.Module):
@@ -30,7 +30,7 @@ class HandOver(nn.Module):
         places = [
             place
             for place, leaf in enumerate(leaves)
-            if isinstance(leaf, Tensor) and can_have_gradient(leaf)
+            if isinstance(leaf, Tensor) and leaf.requires_grad
         ]
         found = _Hand.apply(self, *(leaves[place] for place in places))  # type: ignore[no-untyped-call]
         for place, leaf in zip(places, found, strict=True):
@@ -43,8 +43,6 @@ class _Hand(torch.autograd.Function):
     def forward(ctx: Any, home: HandOver, *tensors: Tensor) -> Tensors:
         ctx.home = home
         found = tuple(tensor.view_as(tensor) for tensor in tensors)
-        trained = zip(tensors, found, strict=True)
-        ctx.mark_non_differentiable(*(y for x, y in trained if not x.requires_grad))
         return found
 
     @staticmethod

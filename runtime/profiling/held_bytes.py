@@ -1,33 +1,22 @@
 """The memory of a layer: bytes held after F and after B, and the rise of each op; exact."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import count
-from typing import Any, NamedTuple, Self
 
-import torch
-from torch import Tensor, nn
-from torch.multiprocessing.reductions import StorageWeakRef
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from synth.costs.recomputation import FULL
 from synth.errors import SynthError
 from synth.op_kinds import OpKind
-from synth.profile.layer_tensors import (
-    LayerTensors,
-    MadeMemory,
-    ReturnedTensor,
-    TakenTensor,
-    last_of,
-)
+from synth.profile.layer_tensors import LayerTensors, last_of
 
-from ..execution.base.boundary import Tensors, can_have_gradient
-from ..execution.stage.stage_output import versions_of
+from ..execution.base.boundary import is_dense
 from ..models.layered_stage import LayerCall
-from .hand_over import HandOver
+from .measured_micro_batch import MeasuredMicroBatch
 from .meter import Measurement, measure
 from .sample import Sample
+from .seen_tensors import allocated_bytes, tensors_of
 
 
 @dataclass(frozen=True)
@@ -59,7 +48,7 @@ def held_bytes(sample: Sample) -> HeldBytes:
     is_divided = any(hasattr(p, "to_local") for p in sample.layer.parameters())
     if not is_divided or sample.device.type == "cuda":
         held = _held_once(sample)
-        if all(x.is_contiguous() for x in _tensors_of(sample.x)):
+        if all(map(is_dense, tensors_of(sample.x))):
             return held
         return _either_way(sample, held)
     found = [_held_once(sample) for _ in range(_TIMES_DIVIDED)]
@@ -78,7 +67,7 @@ def _either_way(sample: Sample, held: HeldBytes) -> HeldBytes:
     A stage receives contiguous tensors, and a layer that copies one layout saves the other itself.
     """
     received = replace(sample, x=pytree.tree_map_only(Tensor, Tensor.contiguous, sample.x))
-    other, x_bytes = _held_once(received), sum(map(allocated_bytes, _tensors_of(received.x)))
+    other, x_bytes = _held_once(received), sum(map(allocated_bytes, tensors_of(received.x)))
     is_longer = other.input_until.rank_in_chain > held.input_until.rank_in_chain
     for_w = is_longer and other.input_until == OpKind.W
     return replace(
@@ -100,7 +89,7 @@ def _least(rises: Sequence[dict[OpKind, int]]) -> dict[OpKind, int]:
 
 def _held_once(sample: Sample) -> HeldBytes:
     """Measure a layer once; the two Fs hold the same, and should they not, the larger counts."""
-    micro_batch = _MeasuredMicroBatch(sample)
+    micro_batch = MeasuredMicroBatch(sample)
     micro_batch.forward()
     after_f = micro_batch.drop("x", "y")
     needed_after_f = micro_batch.living()
@@ -108,14 +97,16 @@ def _held_once(sample: Sample) -> HeldBytes:
     after_b = micro_batch.drop("gradient", "returned")
     needed_after_b = micro_batch.living()
     micro_batch.backward_weight()
-    fused = _MeasuredMicroBatch(sample, fused=True, after=micro_batch.last)
+    fused = MeasuredMicroBatch(sample, fused=True, after=micro_batch.last)
     fused.forward()
     fused_after_f = fused.drop("x", "y")
     until = dict.fromkeys(needed_after_f | fused.living(), OpKind.B)
     until |= dict.fromkeys(needed_after_b, OpKind.W)
     fused.backward_fused()
-    tensors = micro_batch.tensors(until)
-    rises, inner = _all_rises(sample, tensors, fused.last)
+    shared = [one for one in micro_batch.shared_gradients if one in fused.shared_gradients]
+    tensors = micro_batch.tensors(until).replace(shared_gradients=tuple(shared))
+    used = sample.without_gradients(micro_batch.unused)
+    rises, inner = _all_rises(used, tensors, fused.last)
     rises = _most(rises, inner)
     rises[OpKind.F] = max(micro_batch.rises[OpKind.F], fused.rises[OpKind.F])
     sent_bytes = sum(one.num_bytes for one in tensors.returned)
@@ -141,7 +132,7 @@ def _all_rises(
     Autograd copies the gradient of a view that is changed in place. The layer before returns one if
     the sample has one, as a linear layer does with three dimensions.
     """
-    views = [leaf._is_view() for leaf in _tensors_of(sample.x)]
+    views = [leaf._is_view() for leaf in tensors_of(sample.x)]
     taken = zip(tensors.taken, views, strict=False)  # the first layer takes none
     changes_view = any(one.is_changed and is_view for one, is_view in taken)
     found: list[dict[OpKind, int]] = [{}, {}]
@@ -168,7 +159,7 @@ def _rises(
     """
     rises: dict[OpKind, int] = {}
     for fused in (False, True):
-        micro_batch = _MeasuredMicroBatch(
+        micro_batch = MeasuredMicroBatch(
             sample, fused=fused, is_inner=is_inner, of_view=of_view, after=after
         )
         micro_batch.forward()
@@ -209,233 +200,3 @@ def recompute_saved_bytes(sample: Sample, held: HeldBytes) -> int:
         except SynthError:  # the layer cannot be recomputed
             return held.saved_bytes + held.output_bytes
     return max(0, window.net_bytes)
-
-
-def allocated_bytes(tensor: Tensor) -> int:
-    """The bytes that the allocator hands out for a tensor's storage; CUDA's rounds up to 512."""
-    size = tensor.untyped_storage().nbytes()
-    return -(-size // 512) * 512 if tensor.is_cuda else size
-
-
-class _Watched(NamedTuple):
-    """A storage of a boundary, and the bytes that count while it lives; 0: they count elsewhere."""
-
-    storage: Any
-    size: int
-
-    @property
-    def lives(self) -> bool:
-        return not self.storage.expired()
-
-
-class _Seen(NamedTuple):
-    """Facts of a boundary's tensor that outlive it; `is_real`: it has real numbers."""
-
-    address: int
-    memory_bytes: int
-    num_bytes: int
-    version: int
-    is_real: bool
-    is_contiguous: bool
-
-    @classmethod
-    def of(cls, tensor: Tensor) -> Self:
-        return cls(
-            _place(tensor),
-            allocated_bytes(tensor),
-            tensor.numel() * tensor.element_size(),
-            versions_of([tensor])[0],
-            can_have_gradient(tensor),
-            tensor.is_contiguous(),
-        )
-
-
-def _tensors_of(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
-
-
-def _place(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
-class _Views(nn.Module):
-    """Returns views of its inputs."""
-
-    def forward(self, *inputs: Any) -> Any:
-        views = pytree.tree_map_only(Tensor, lambda x: x.view_as(x), inputs)
-        return views[0] if len(views) == 1 else views
-
-
-class _MeasuredMicroBatch:
-    """One micro-batch through one layer, every allocation inside a measuring window.
-
-    `level` is the number of bytes allocated now, and `last` the last of the windows. Boundary
-    tensors (input x, output y, the gradient of y) that were dropped but still exist are held by the
-    layer; they are recognised by their storages.
-    """
-
-    def __init__(
-        self,
-        sample: Sample,
-        *,
-        fused: bool = False,
-        is_inner: bool = False,
-        of_view: bool = False,
-        after: Measurement | None = None,
-    ) -> None:
-        self.hand_over = HandOver() if is_inner else None
-        self.stage = sample.stage(self.hand_over, _Views() if of_view else None)
-        self.fused = fused
-        self.sample = sample
-        self.device = sample.device
-        self.level = 0
-        self.last = after or Measurement()
-        self.rises: dict[OpKind, int] = {}
-        self.output_bytes = 0
-        self._tensors: dict[str, Any] = {}
-        self._watched: dict[str, list[_Watched]] = {}
-        self._seen: dict[str, list[_Seen]] = {}
-        self._after_f: tuple[int, ...] = ()
-        self._changes_targets = False
-        own = [[*vars(part).values()] for part in sample.layer.modules()]
-        self._own = {_place(tensor) for tensor in _tensors_of(own)}  # also of attributes
-        like = sample.gradients_like(self.stage, "meta")
-        self._like = like if is_inner else tuple(map(Tensor.contiguous, like))  # as received
-        self._put("x", self._window(sample.copy_of_x))
-        if sample.is_first:  # the bytes that the layer saves of its own inputs count as its own
-            self._watched["x"] = [watched._replace(size=0) for watched in self._watched["x"]]
-
-    def forward(self) -> None:
-        """Measure F."""
-        self._run(OpKind.F, self._forward)
-
-    def backward_input(self) -> None:
-        """Measure B, with a gradient that is made before."""
-        gradient = self._gradient()
-        self._run(OpKind.B, lambda: self.stage.backward_input(0, gradient))
-
-    def backward_weight(self) -> None:
-        """Measure W."""
-        self._run(OpKind.W, lambda: self.stage.backward_weight(0))
-
-    def backward_fused(self) -> None:
-        """Measure BW, with a gradient that is made before."""
-        gradient = self._gradient()
-        self._run(OpKind.BW, lambda: self.stage.backward(0, gradient))
-
-    def _gradient(self) -> Tensors:
-        """Make the gradient of the output, and give what a backward takes of it."""
-        self._put("gradient", self._window(self._make_gradient))
-        if self.hand_over is not None:
-            given: Tensors = self._tensors.pop("gradient")
-            self._tensors["gradient"] = self._window(partial(self.hand_over.leave, given))
-        gradient: Tensors = self._tensors["gradient"]
-        return gradient
-
-    def drop(self, *names: str) -> int:
-        """Drop boundary tensors; return the bytes that the layer holds besides those alive."""
-        self._window(lambda: [self._tensors.pop(name, None) for name in names] and None)
-        return self.level - sum(
-            watched.size for found in self._watched.values() for watched in found if watched.lives
-        )
-
-    def living(self) -> set[tuple[str, int]]:
-        """Return the tensors whose memory is alive, by boundary and place in it."""
-        return {
-            (name, place)
-            for name, found in self._watched.items()
-            for place, watched in enumerate(found)
-            if watched.lives
-        }
-
-    def until(self, kinds: Mapping[tuple[str, int], OpKind], name: str) -> OpKind:
-        """Return the last op that needs any tensor of a boundary."""
-        places = range(len(self._watched[name]))
-        return last_of([kinds[name, place] for place in places if (name, place) in kinds])
-
-    def tensors(self, until: Mapping[tuple[str, int], OpKind]) -> LayerTensors:
-        """Return what the layer takes and returns; not the inputs of the model, nor the loss.
-
-        Args:
-            until: by boundary and place, the last op that needs the memory of a tensor; else F.
-        """
-        given = self._seen["x"]
-        is_changed = [one.version != after for one, after in zip(given, self._after_f, strict=True)]
-        taken, theirs = ([], given) if self.sample.is_first else (given, [])
-        memories = {one.address: number for number, one in enumerate(taken)}
-        made: list[MadeMemory] = []
-        returned: list[ReturnedTensor] = []
-        gradients = count()
-        for number, one in enumerate(() if self.sample.targets is not None else self._seen["y"]):
-            if one.address not in memories:
-                memories[one.address] = len(taken) + len(made)
-                own = until.get(("y", number), OpKind.F)
-                made.append(MadeMemory(num_bytes=one.memory_bytes, until=own))
-            place = next(gradients) if one.is_real and self._like else None
-            kept = OpKind.B if place is None else until.get(("gradient", place), OpKind.B)
-            returned.append(
-                ReturnedTensor(
-                    memory=memories[one.address],
-                    num_bytes=one.num_bytes,
-                    gradient_bytes=0 if place is None else allocated_bytes(self._like[place]),
-                    gradient_until=last_of([OpKind.B, kept]),
-                    is_copied=not one.is_contiguous,
-                    is_given=any(one.address == other.address for other in theirs),
-                )
-            )
-        return LayerTensors(
-            taken=tuple(
-                TakenTensor(
-                    num_bytes=one.num_bytes,
-                    until=until.get(("x", number), OpKind.F),
-                    is_changed=is_changed[number],
-                )
-                for number, one in enumerate(taken)
-            ),
-            made=tuple(made),
-            returned=tuple(returned),
-            changes_given=self._changes_targets or bool(theirs and any(is_changed)),
-        )
-
-    def _forward(self) -> None:
-        given, targets = map(_tensors_of, (self._tensors["x"], self.sample.targets))
-        before = versions_of(targets)
-        y = self.sample.forward(self.stage, self._tensors["x"], fused=self.fused)
-        self._changes_targets = versions_of(targets) != before
-        self._after_f = versions_of(given)
-        sent = [tensor for tensor in y if tensor.is_contiguous()]  # copies of the others are
-        self.output_bytes = sum({_place(t): allocated_bytes(t) for t in sent}.values())
-        self._put("y", y)
-
-    def _make_gradient(self) -> Tensors:
-        return tuple(torch.full_like(like, 1e-3, device=self.device) for like in self._like)
-
-    def _put(self, name: str, tree: Any) -> None:
-        """Hold the tensors of a boundary; a storage that is held already has no size here.
-
-        An in-place layer returns such a storage, and so does one that passes a mask on, or returns
-        a part of its own state. Of the first layer it is the output's.
-        """
-        theirs = ["x"] * self.sample.is_first
-        others = [other for key, other in self._tensors.items() if key not in (name, *theirs)]
-        held = self._own | {_place(tensor) for tensor in _tensors_of(others)}
-        self._tensors[name], self._watched[name] = tree, []
-        for tensor in _tensors_of(tree):
-            size = 0 if _place(tensor) in held else allocated_bytes(tensor)
-            held.add(_place(tensor))
-            storage = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
-            self._watched[name].append(_Watched(storage, size))
-        self._seen[name] = [_Seen.of(tensor) for tensor in _tensors_of(tree)]
-
-    def _run(self, kind: OpKind, action: Callable[[], Tensors | None]) -> None:
-        """Measure an op; what it returns is held, as the gradient to send back."""
-        returned = self._window(action)
-        self.rises[kind] = self.last.peak_bytes
-        if returned:
-            self._tensors["returned"] = returned
-
-    def _window(self, action: Callable[[], Any]) -> Any:
-        with measure(self.device, after=self.last) as self.last:
-            result = action()
-        self.level += self.last.net_bytes
-        return result

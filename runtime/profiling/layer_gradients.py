@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from ..execution.base.boundary import can_have_gradient
 from ..models.layered_stage import LayerCall
 from ..state.module_state import unchanged
 from .sample import Sample, copied, positional
@@ -32,8 +31,9 @@ def layer_gradients(sample: Sample, call: LayerCall) -> Gradients:
     leaves, tree = pytree.tree_flatten(sample.x)
     inputs = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
     sources: dict[str, Tensor] = {}
+    trained = iter(() if sample.entry is None else sample.entry.leaves)
     for place, leaf in enumerate(inputs):
-        if isinstance(leaf, Tensor) and sample.is_trained and can_have_gradient(leaf):
+        if isinstance(leaf, Tensor) and not sample.is_first and next(trained).differentiable:
             inputs[place] = sources[f"input {place}"] = leaf.clone().requires_grad_()
     sources |= {name: p for name, p in call.module.named_parameters() if p.requires_grad}
     # A layer may change its input in place, which autograd does not allow for a leaf.

@@ -69,12 +69,11 @@ def walk_layers(
     # Copies, because a layer may change what it is given in place.
     x, targets = pytree.tree_map_only(Tensor, lambda t: t.to(device, copy=True), tuple(batch))
     seen = _Seen(calls)
-    is_trained = False
+    trained: tuple[bool, ...] = (False,)
     for index, (call, name) in enumerate(zip(calls, names, strict=True)):
         is_first, is_last = index == 0, index == len(calls) - 1
-        sample = Sample(call.module, x, targets if is_last else None, is_first, call, is_trained)
-        is_trained = sample.output_is_trained
-        is_inside = not (is_first or is_last) and sample.is_trained == is_trained
+        sample = Sample(call.module, x, targets if is_last else None, is_first, call, trained)
+        is_inside = not (is_first or is_last)
         same_as = None if separate else seen.identical(sample, call)
         if same_as is not None:
             yield VisitedLayer(name, same_as, None, can_be_left_out=is_inside)
@@ -82,9 +81,14 @@ def walk_layers(
         here = sample.of(fill(call))
         here.layer.to(device)
         ops = Ops() if not separate and seen.has_others_like(call) else None
-        x = _output(name, here, ops)
-        same_as, by_ops = (name, False) if separate else seen.add(name, sample, call, ops, x)
-        passes = is_inside and _look(x) == _look(sample.x)
+        x, changes = _output(name, here, ops)
+        trained = here.trained_outputs(x)
+        same_as, by_ops = (
+            (name, False)
+            if separate
+            else seen.add(name, sample, call, ops, (_look(x), trained), changes=changes)
+        )
+        passes = is_inside and (_look(x), trained) == (_look(sample.x), sample.trained)
         yield VisitedLayer(name, same_as, here if same_as == name else None, by_ops, passes)
         if here.call is call:
             call.module.to(_CPU)
@@ -105,24 +109,39 @@ class _Seen:
     def identical(self, sample: Sample, call: LayerCall) -> str | None:
         """Name a layer that is identical to one to be run, and whose output looks like its input;
         None: there is none."""
-        found = self._exact.get(_signature(sample, call, layer_signature(sample.layer)))
-        return found if found is not None and self._outputs[found] == _look(sample.x) else None
+        own = _signature(sample, call, layer_signature(sample.layer))
+        found = self._exact.get((own, None)) or self._exact.get((own, _views(sample.x)))
+        is_alike = found and self._outputs[found] == (_look(sample.x), sample.trained)
+        return found if is_alike else None
 
     def has_others_like(self, call: LayerCall) -> bool:
         """True if only its place may distinguish a layer from another one."""
         return len(self._kinds[_anywhere(call)]) > 1
 
     def add(
-        self, name: str, sample: Sample, call: LayerCall, ops: "Ops | None", y: Any
+        self,
+        name: str,
+        sample: Sample,
+        call: LayerCall,
+        ops: "Ops | None",
+        output: Hashable,
+        *,
+        changes: bool,
     ) -> tuple[str, bool]:
-        """Add a layer that was run; name the first one like it, and say whether ops tell so."""
-        own = _signature(sample, call, layer_signature(sample.layer))
+        """Add a layer that was run; name the first one like it, and say whether ops tell so.
+
+        Args:
+            output: how its output looks, and of which of its tensors a gradient is asked for.
+            changes: True if it changes its input in place, so that a view costs more.
+        """
+        views = _views(sample.x) if changes else None
+        own = _signature(sample, call, layer_signature(sample.layer)), views
         same_as = self._exact.get(own, name)
         if is_new := ops is not None and same_as == name:
-            key = _signature(sample, call, _anywhere(call))
-            same_as = self._by_ops.setdefault((key, _look(y), tuple(ops.found)), name)
+            key = _signature(sample, call, _anywhere(call)), views, output
+            same_as = self._by_ops.setdefault((key, tuple(ops.found)), name)
         self._exact[own] = same_as
-        self._outputs[name] = _look(y)
+        self._outputs[name] = output
         return same_as, is_new and same_as != name
 
 
@@ -186,7 +205,7 @@ def random_tokens(first_layer: nn.Module, workload: Workload, seed: int) -> Micr
 
 def _signature(sample: Sample, call: LayerCall, of_layer: Hashable) -> Hashable:
     """A key that is equal for layers that cost the same at their places."""
-    place = (call.policy, sample.is_first, sample.targets is not None, sample.is_trained)
+    place = (call.policy, sample.is_first, sample.targets is not None, sample.trained)
     return of_layer, place, _look(sample.x)
 
 
@@ -198,11 +217,18 @@ def _look(x: Any) -> Hashable:
     return str(spec), *(_look(leaf) if isinstance(leaf, Tensor) else repr(leaf) for leaf in leaves)
 
 
-def _output(name: str, sample: Sample, ops: Ops | None) -> Any:
+def _views(x: Any) -> tuple[bool, ...]:
+    """Say which tensors are views, whose gradients autograd copies if they are changed in place."""
+    return tuple(leaf._is_view() for leaf in pytree.tree_leaves(x) if isinstance(leaf, Tensor))
+
+
+def _output(name: str, sample: Sample, ops: Ops | None) -> tuple[Any, bool]:
+    """Return what a layer returns, and if it has changed its input in place."""
     is_last = sample.targets is not None
     try:
         with without_graph():
-            y = sample.run() if ops is None else ops.watch(sample.run)
+            run = sample.run_and_watch
+            y, changes = run() if ops is None else ops.watch(run)
     except Exception as error:
         raise _misfit(name, sample, error) from error
     if is_last and not (isinstance(y, Tensor) and y.numel() == 1):
@@ -217,7 +243,7 @@ def _output(name: str, sample: Sample, ops: Ops | None) -> Any:
                 f"needed: a tensor, or a tuple, list or dictionary of tensors (from the last "
                 f"layer: the scalar loss){way_to_trees([leaf])}"
             )
-    return y
+    return y, changes
 
 
 def _misfit(name: str, sample: Sample, error: Exception) -> SynthError:

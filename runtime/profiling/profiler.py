@@ -123,8 +123,7 @@ def _measure_times(
 
 def _output_gradients(sample: Sample) -> Tensors:
     """Gradients of the output's shapes, dense and small, as training has."""
-    empty = sample.gradients_like(sample.stage(), sample.device)
-    return tuple(gradient.fill_(1e-3) for gradient in empty)
+    return tuple(gradient.fill_(1e-3) for gradient in sample.exit.gradients(sample.device))
 
 
 def _timing(samples_us: Sequence[float]) -> Timing:

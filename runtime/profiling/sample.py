@@ -1,28 +1,47 @@
 """A layer together with a micro-batch as it meets it in the model: the unit that is profiled."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from ..execution.base.boundary import Boundary, Tensors, can_have_gradient, flatten
+from ..execution.base.boundary import (
+    Boundary,
+    Tensors,
+    can_have_gradient,
+    flatten,
+    is_dense,
+)
 from ..execution.base.stage_protocol import ForwardInput
+from ..execution.stage.micro_batch_state import entered
 from ..execution.stage.stage import Stage
+from ..execution.stage.stage_output import versions_of
 from ..models.layered_stage import LayerCall, LayeredStage, Randomness
 
 
 def copied(tree: Any) -> Any:
-    """Return a tree with copies of its tensors."""
-    return pytree.tree_map_only(Tensor, torch.clone, tree)
+    """Return a tree with copies of its tensors, which have gaps in memory where those do."""
+    return pytree.tree_map_only(Tensor, _copied, tree)
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    if is_dense(tensor) or 0 in tensor.stride():
+        return tensor.clone()
+    with_gaps = torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+    )
+    return with_gaps.copy_(tensor)
 
 
 def _copied_views(tree: Any) -> Any:
     """Return a tree with copies of its tensors, of which those are views that were."""
 
     def copy(tensor: Tensor) -> Tensor:
-        return tensor.clone().view_as(tensor) if tensor._is_view() else tensor.clone()
+        return _copied(tensor).view_as(tensor) if tensor._is_view() else _copied(tensor)
 
     return pytree.tree_map_only(Tensor, copy, tree)
 
@@ -39,8 +58,8 @@ class Sample:
 
     `x` are the inputs of the first layer, or the output of the previous one: a tensor or a tree.
     `targets` are for the last layer only; `call` is set if the layer is called in a special way.
-    `is_trained` says that a layer before it has a trained parameter, so that a gradient of `x` is
-    asked for: autograd neither saves nor computes anything for it otherwise.
+    `trained` says if a gradient of `x` is asked for, or of which of its tensors, as they depend on
+    a trained parameter: autograd neither saves nor computes anything for the others.
     """
 
     layer: nn.Module
@@ -48,7 +67,7 @@ class Sample:
     targets: Any | None
     is_first: bool
     call: LayerCall | None = None
-    is_trained: bool = True
+    trained: bool | tuple[bool, ...] = True
 
     @property
     def device(self) -> torch.device:
@@ -60,11 +79,27 @@ class Sample:
         """The same place of the model, with another call."""
         return replace(self, layer=call.module, call=call)
 
+    def without_gradients(self, places: Collection[int]) -> Self:
+        """The same layer where gradients of some tensors of `x` are not asked for."""
+        if self.entry is None or not places:
+            return self
+        trained = [leaf.differentiable for leaf in self.entry.leaves]
+        return replace(
+            self, trained=tuple(own and at not in places for at, own in enumerate(trained))
+        )
+
     def run(self) -> Any:
         """Run the layer on copies of the inputs and the targets."""
+        return self.run_and_watch()[0]
+
+    def run_and_watch(self) -> tuple[Any, bool]:
+        """Run the layer as `run` does, and say if it has changed its input in place."""
         given = positional(_copied_views(self.x), is_first=self.is_first)
         arguments = given if self.targets is None else (*given, copied(self.targets))
-        return self.layer(*arguments) if self.call is None else self.call(arguments)
+        tensors = [leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, Tensor)]
+        before = versions_of(tensors)
+        output = self.layer(*arguments) if self.call is None else self.call(arguments)
+        return output, versions_of(tensors) != before
 
     def stage(self, following: nn.Module | None = None, before: nn.Module | None = None) -> Stage:
         """Make a stage of the layer, so that a run's own code is measured.
@@ -87,10 +122,34 @@ class Sample:
         )
 
     @property
-    def output_is_trained(self) -> bool:
-        """True if a gradient of the output is asked for."""
-        own = (p.requires_grad for p in self.layer.parameters())
-        return (self.is_trained and not self.is_first) or any(own)
+    def entry(self) -> Boundary | None:
+        """The boundary before the layer; None: it takes the batch's inputs."""
+        return None if self.is_first else Boundary.of(self.x, trained=self.trained)
+
+    @cached_property
+    def exit(self) -> Boundary:
+        """The boundary behind the layer, found by a forward."""
+        arguments = positional(self.copy_of_x(), is_first=self.is_first)
+        output = self.stage().output_like(arguments, copied(self.targets))
+        return Boundary.of(output, trained=self.trained_outputs(output))
+
+    def trained_outputs(self, output: Any) -> tuple[bool, ...]:
+        """Say of which tensors of the output a gradient is asked for, as `ShapeFinder` does.
+
+        Only a forward with a graph shows it where there are several.
+        """
+        tensors = flatten(output)[0]
+        entry = self.entry
+        own = any(p.requires_grad for p in self.layer.parameters())
+        if sum(map(can_have_gradient, tensors)) < 2 or not (own or (entry and entry.trained)):
+            return (own or (entry is not None and entry.trained),) * len(tensors)
+        with torch.enable_grad():
+            x = self.copy_of_x()
+            given = (
+                positional(x, is_first=True) if entry is None else entered(flatten(x)[0], entry)[0]
+            )
+            again = self.layer(*given) if self.call is None else self.call(given)
+        return tuple(tensor.requires_grad for tensor in flatten(again)[0])
 
     def copy_of_x(self) -> Any:
         """Copy the inputs, since a layer may change them in place."""
@@ -100,23 +159,8 @@ class Sample:
         """F of the layer, of a micro-batch like `x`, as in the middle of a pipeline; `fused` as
         `ForwardInput` means it."""
         targets = pytree.tree_map(lambda leaf: leaf, self.targets)  # containers of its own
-        if self.is_first:
-            given = ForwardInput(positional(x, is_first=True), None, targets, fused=fused)
-        else:
-            entry = Boundary.of(x, trained=self.is_trained)
-            given = ForwardInput(flatten(x)[0], entry, targets, fused=fused)
-        return stage.forward(microbatch, given)
-
-    def gradients_like(self, stage: Stage, device: torch.device | str) -> Tensors:
-        """Make empty gradients of the output of F, which is run without autograd to find them.
-
-        None comes back to a layer that is frozen and whose input is not trained.
-        """
-        if not self.output_is_trained:
-            return ()
-        arguments = positional(self.copy_of_x(), is_first=self.is_first)
-        output, _ = flatten(stage.output_like(arguments, copied(self.targets)))
-        return tuple(torch.empty_like(y, device=device) for y in output if can_have_gradient(y))
+        arguments = positional(x, is_first=True) if self.is_first else flatten(x)[0]
+        return stage.forward(microbatch, ForwardInput(arguments, self.entry, targets, fused=fused))
 
 
 _CPU = torch.device("cpu")

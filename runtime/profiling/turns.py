@@ -22,13 +22,14 @@ def samples_of(calls: Sequence[LayerCall], batch: MicroBatch) -> list[Sample]:
     Args:
         batch: on the device of the layers.
     """
-    x, found, is_trained = batch.inputs, list[Sample](), False
+    x, found = batch.inputs, list[Sample]()
+    trained: tuple[bool, ...] = (False,)
     for place, call in enumerate(calls):
         targets = batch.targets if place == len(calls) - 1 else None
-        sample = Sample(call.module, x, targets, place == 0, call, is_trained)
+        sample = Sample(call.module, x, targets, place == 0, call, trained)
         with without_graph():
             x = sample.run()
-        is_trained = sample.output_is_trained
+        trained = sample.trained_outputs(x)
         found.append(sample)
     return found
 
@@ -58,7 +59,7 @@ def in_turns(
 def _part(sample: Sample, clock: OpClock) -> Callable[[], float]:
     """Return what runs F, B and W of a layer, behind a backward, and returns their time."""
     stage = sample.stage()
-    gradients = tuple(g.fill_(1e-3) for g in sample.gradients_like(stage, sample.device))
+    gradients = tuple(g.fill_(1e-3) for g in sample.exit.gradients(sample.device))
 
     def part_us() -> float:
         sample.forward(stage, sample.copy_of_x(), fused=True)

@@ -51,6 +51,12 @@ class _Memory(NamedTuple):
     taken: int = -1
     is_new: bool = False
 
+    def is_freed(self, place: int, kind: OpKind) -> bool:
+        """True if B, W or BW of a layer frees it."""
+        if kind == W:
+            return place == self.w_holder
+        return place == self.holder and kind in (BW, self.until)
+
 
 class StageEnds(NamedTuple):
     """The part of its input and of its output that a stage holds beyond F.
@@ -62,6 +68,9 @@ class StageEnds(NamedTuple):
         saved_w_bytes: the same after B.
         parts_bytes: what is saved of ends of which ops need but a part.
         held: memory that layers before the last one need, and that the output is held as.
+        sent_bytes: what the output takes besides what is held anyway; None: all of it.
+        saved: memory that the last layer made and needs, and that is saved: it has been sent before
+            the backward frees it.
     """
 
     input_until: OpKind
@@ -70,15 +79,19 @@ class StageEnds(NamedTuple):
     saved_w_bytes: int
     parts_bytes: int = 0
     held: tuple[_Memory, ...] = ()
+    sent_bytes: int | None = None
+    saved: tuple[_Memory, ...] = ()
 
     def kept(self, place: int, kind: OpKind) -> int:
-        """Return the bytes of `held` that B, W or BW of a layer would free, were it not held."""
-        return sum(
-            one.num_bytes
-            for one in self.held
-            if (kind == W and place == one.w_holder)
-            or (place == one.holder and (kind == BW or kind == one.until))
+        """Return the bytes of `held` that B, W or BW of a layer would free, were it not held.
+
+        Those of `saved`, which it frees, count against them.
+        """
+        held, saved = (
+            sum(one.num_bytes for one in memories if one.is_freed(place, kind))
+            for memories in (self.held, self.saved)
         )
+        return held - saved
 
 
 @dataclass(slots=True)
@@ -102,12 +115,17 @@ class LayerBoundary:
     by_earlier: dict[int, int]
 
     @classmethod
-    def of_gradients(cls, tensors: LayerTensors) -> Self:
+    def of_gradients(cls, tensors: LayerTensors, following: LayerTensors) -> Self:
         """Return a boundary with the gradients of what a layer returns alone."""
-        until_b, until_w = (
-            sum(one.gradient_bytes for one in tensors.returned if one.gradient_until == kind)
-            for kind in (B, W)
-        )
+        gradients = [(one.gradient_bytes, one.gradient_until) for one in tensors.returned]
+        if len(following.taken) == len(gradients):
+            for one in following.shared_gradients:  # the memory grows, and lives for all of them
+                size, until = gradients[one.tensor]
+                before, earlier_until = gradients[one.earlier]
+                grown = before + size - min(size, one.num_bytes)
+                gradients[one.earlier] = grown, last_of((until, earlier_until))
+                gradients[one.tensor] = 0, B
+        until_b, until_w = (_bytes_until(gradients, kind) for kind in (B, W))
         both = until_b + until_w
         return cls(
             saved_bytes=0,
@@ -210,10 +228,10 @@ class StageLayers(NamedTuple):
     def then(self, layer: LayerProfile) -> tuple[Self, LayerBoundary]:
         """Return the run with one more layer, and the boundary before that one."""
         place, numbers = self.place + 1, self.returned
-        boundary = LayerBoundary.of_gradients(self.tensors)
+        boundary = LayerBoundary.of_gradients(self.tensors, layer.boundary_tensors)
         tensors = layer.boundary_tensors
         untils = [one.until for one in tensors.taken]
-        if len(untils) != len(numbers):  # of an earlier version, which takes several as one
+        if len(untils) != len(numbers):  # not measured for itself: it takes several as one
             tensors = layer.opaque_tensors
             untils = [tensors.taken[0].until] * len(numbers)
             numbers = (0,)
@@ -264,7 +282,9 @@ class StageLayers(NamedTuple):
     def least_ends(self) -> StageEnds:
         """Return ends of which no choice of recomputation holds less."""
         held = [(one.num_bytes, one.until) for one in self.memories if not one.is_new]
-        return StageEnds(F, F, -_bytes_until(held, B, W), -_bytes_until(held, W))
+        saved = tuple(one for one in self.memories if one.is_new)
+        sizes = -_bytes_until(held, B, W), -_bytes_until(held, W)
+        return StageEnds(F, F, *sizes, sent_bytes=0, saved=saved)
 
     def below(self, other: Self) -> tuple[Self, int]:
         """Return a run of the same layers after which no layer holds more than after either.
@@ -314,7 +334,25 @@ class StageLayers(NamedTuple):
             saved_w_bytes=_bytes_until(more, W) - _bytes_until(less, W),
             parts_bytes=_bytes_until(parts, B, W),
             held=held,
+            sent_bytes=self._sent_bytes(taken) if output_until == F else None,
+            saved=tuple(one for one in made if output_until == F and one.is_new),
         )
+
+    def _sent_bytes(self, taken: Sequence[tuple[int, OpKind]]) -> int:
+        """Return the bytes of copies, and of memory that the output has and no op needs after F.
+
+        Args:
+            taken: what the stage holds of its input; empty: nothing.
+        """
+        sent = sum(one.num_bytes for one in self.tensors.returned if one.is_copied)
+        for number, memory in enumerate(self.memories):
+            until = memory.until
+            if memory.taken >= 0:
+                until = taken[memory.taken][1] if taken else F
+            both = zip(self.returned, self.tensors.returned, strict=True)
+            if until == F and any(at == number and not one.is_copied for at, one in both):
+                sent += memory.num_bytes
+        return sent
 
 
 def _bytes_until(parts: Sequence[tuple[int, OpKind]], *kinds: OpKind) -> int:

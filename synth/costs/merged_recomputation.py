@@ -38,4 +38,5 @@ def _merged(stage: StageCosts, *, is_last: bool) -> StageCosts:
         saved_w_bytes=stage.saved_w_bytes + (again if stage.output_until == OpKind.W else 0),
         input_until=max(stage.input_until, OpKind.B, key=lambda kind: kind.rank_in_chain),
         output_until=OpKind.F,
+        sent_bytes=None,
     )

@@ -143,6 +143,7 @@ def stage_costs(
         static_bytes=sum(layer.static_bytes for layer in layers),
         output_bytes=layers[-1].output_bytes,
         output_gradient_bytes=layers[-1].output_gradient_bytes,
+        sent_bytes=None if ends.sent_bytes == layers[-1].output_bytes else ends.sent_bytes,
         saved_bytes=sum(layer.saved_bytes for layer in layers)
         + sum(boundary.saved_bytes for boundary in boundaries)
         + ends.saved_bytes,
@@ -165,6 +166,7 @@ def stage_costs(
         hidden_us=math.floor(sum(layer.hidden_us for layer in layers)),
         reduce_us=round(sum(layer.reduce_us for layer in layers)),
         parts_bytes=ends.parts_bytes,
+        shared_gradient_bytes=layers[0].boundary_tensors.shared_gradient_bytes,
     )
 
 
@@ -212,7 +214,11 @@ def _backward_rise(
     """
     level = rise = 0
     for i, layer in reversed(list(enumerate(layers))):
-        own_rise = layer.inner_rise(kind) if i < len(boundaries) else layer.rise_bytes[kind]
+        # A gradient that is that of several tensors is not freed with the first of them.
+        is_freed = i < len(boundaries) and not layers[i + 1].boundary_tensors.shared_gradients
+        own_rise = layer.inner_rise(kind) if is_freed else layer.rise_bytes[kind]
+        if i == 0 and kind != OpKind.W:
+            own_rise += layer.boundary_tensors.unused_bytes
         if kind != OpKind.B:
             own_rise += sum(one.num_bytes for one in sums if one.exists_at(i))
         if kind == OpKind.BW:

@@ -44,10 +44,18 @@ class StageCosts(BriefRecord):
     of the saved activations leaves them where they are. 0 in files before version 16.
 
     `output_gradient_bytes` None are as many as `output_bytes`, as in files before version 10.
+
+    `sent_bytes` are held of the output for its send alone: not what the ops behind F need as well,
+    which is saved or a part of the input. None: all of it, as in files before version 17.
+
+    `shared_gradient_bytes` are those by which the gradient of the input takes less memory where B
+    makes it, as those of several tensors are one; 0 in files before version 17.
     """
 
     LEFT_OUT: ClassVar[tuple[str, ...]] = (
         "output_gradient_bytes",
+        "sent_bytes",
+        "shared_gradient_bytes",
         "parameter_bytes",
         "replay_bytes",
         "light_rise_bytes",
@@ -61,6 +69,7 @@ class StageCosts(BriefRecord):
     static_bytes: NonNegativeInt
     output_bytes: NonNegativeInt
     output_gradient_bytes: NonNegativeInt | None = None
+    sent_bytes: NonNegativeInt | None = None
     saved_bytes: NonNegativeInt
     saved_w_bytes: NonNegativeInt
     rise_bytes: dict[OpKind, NonNegativeInt]
@@ -75,6 +84,7 @@ class StageCosts(BriefRecord):
     hidden_us: NonNegativeInt = 0
     reduce_us: NonNegativeInt = 0
     parts_bytes: NonNegativeInt = 0
+    shared_gradient_bytes: NonNegativeInt = 0
 
     @model_validator(mode="before")
     @classmethod
@@ -107,6 +117,11 @@ class StageCosts(BriefRecord):
         """The gradient of the output, which comes back from the next stage."""
         known = self.output_gradient_bytes
         return self.output_bytes if known is None else known
+
+    @property
+    def sent_output_bytes(self) -> int:
+        """The bytes that a send of the output adds to what the stage holds otherwise."""
+        return self.output_bytes if self.sent_bytes is None else self.sent_bytes
 
     def reduction_us(self, *, in_buckets: bool) -> int:
         """The time by which the reduction among the devices of a rank lasts beyond the last W.

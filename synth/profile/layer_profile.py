@@ -9,7 +9,13 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from synth.op_kinds import MEASURED, OpKind
-from synth.profile.layer_tensors import LayerTensors, MadeMemory, ReturnedTensor, TakenTensor
+from synth.profile.layer_tensors import (
+    ROUNDED_TO,
+    LayerTensors,
+    MadeMemory,
+    ReturnedTensor,
+    TakenTensor,
+)
 from synth.profile.model_flops import Flops
 from synth.records.field_types import PlainText, TimeUs, Whole
 from synth.records.record import BriefRecord, Record
@@ -244,6 +250,16 @@ class LayerProfile(BriefRecord):
     def opaque_tensors(self) -> LayerTensors:
         """One tensor that it takes, of unknown size, and one that it returns."""
         return self._opaque_tensors
+
+    def can_follow(self, before: "LayerProfile") -> bool:
+        """True if the layer takes what another one returns, or that is not known."""
+        if self.tensors is None or before.tensors is None:
+            return True
+        taken, returned = self.tensors.taken, before.tensors.returned
+        return len(taken) == len(returned) and all(
+            abs(one.num_bytes - other.num_bytes) < ROUNDED_TO
+            for one, other in zip(taken, returned, strict=True)
+        )
 
     # The underscore keeps the cached value out of `dict(self)`, that is, out of `replace`.
     @cached_property

@@ -14,9 +14,13 @@ from pydantic import Field, model_validator
 from synth.op_kinds import OpKind
 from synth.records.field_types import Whole
 from synth.records.record import BriefRecord, Record
-from synth.units import MOST_SUMMABLE
+from synth.units import MOST_SUMMABLE, counted
 
 Bytes = Annotated[Whole, Field(ge=0, le=MOST_SUMMABLE)]
+
+
+# Of memory on CUDA devices, in bytes.
+ROUNDED_TO = 512
 
 
 class TakenTensor(BriefRecord):
@@ -25,13 +29,16 @@ class TakenTensor(BriefRecord):
     Attributes:
         until: the last op of the layer that needs its memory, also as a part of its output.
         is_changed: True if F writes to it.
+        is_unused: True if the layer computes no gradient of it. A stage that begins with the layer
+            sends zeros, which no rise of the layer has.
     """
 
-    LEFT_OUT: ClassVar[tuple[str, ...]] = ("is_changed",)
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("is_changed", "is_unused")
 
     num_bytes: Bytes
     until: OpKind
     is_changed: bool = False
+    is_unused: bool = False
 
 
 class MadeMemory(Record):
@@ -63,6 +70,18 @@ class ReturnedTensor(BriefRecord):
     is_given: bool = False
 
 
+class SharedGradient(Record):
+    """The gradient of a taken tensor that has memory with that of an earlier one.
+
+    They are one tensor where the layer adds both, and parts of one where it stacks them.
+    `num_bytes` is what both have of it; `tensor` and `earlier` are numbers of taken tensors.
+    """
+
+    tensor: Whole = Field(ge=0)
+    earlier: Whole = Field(ge=0)
+    num_bytes: Bytes
+
+
 class LayerTensors(BriefRecord):
     """All tensors that a layer takes and returns; what the first layer takes is not counted.
 
@@ -70,11 +89,12 @@ class LayerTensors(BriefRecord):
         changes_given: True if F writes to the inputs of the model, or to the targets.
     """
 
-    LEFT_OUT: ClassVar[tuple[str, ...]] = ("changes_given",)
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ("shared_gradients", "changes_given")
 
     taken: tuple[TakenTensor, ...]
     made: tuple[MadeMemory, ...]
     returned: tuple[ReturnedTensor, ...]
+    shared_gradients: tuple[SharedGradient, ...] = ()
     changes_given: bool = False
 
     @model_validator(mode="after")
@@ -89,6 +109,12 @@ class LayerTensors(BriefRecord):
         for tensor in self.returned:
             if tensor.gradient_until not in (OpKind.B, OpKind.W):
                 raise ValueError(f"gradient_until is {tensor.gradient_until}; needed: B or W")
+        for shared in self.shared_gradients:
+            if not shared.earlier < shared.tensor < len(self.taken):
+                raise ValueError(
+                    f"tensor {shared.tensor} shares the gradient of {shared.earlier}; needed: an "
+                    f"earlier one of {len(self.taken)}, the first being 0"
+                )
         return self
 
     @property
@@ -116,6 +142,16 @@ class LayerTensors(BriefRecord):
         return any(one.is_copied for one in self.returned)
 
     @property
+    def shown_taken(self) -> str:
+        """What is taken, in words."""
+        return _shown([one.num_bytes for one in self.taken])
+
+    @property
+    def shown_returned(self) -> str:
+        """What is returned, in words."""
+        return _shown([one.num_bytes for one in self.returned])
+
+    @property
     def made_bytes(self) -> int:
         """The bytes of the memory made for the output."""
         return sum(one.num_bytes for one in self.made)
@@ -124,11 +160,25 @@ class LayerTensors(BriefRecord):
         """The bytes of the memory made for the output that some ops need last."""
         return sum(one.num_bytes for one in self.made if one.until in kinds)
 
+    @property
+    def shared_gradient_bytes(self) -> int:
+        """The bytes by which the gradients of what is taken need less memory than numbers."""
+        return sum(one.num_bytes for one in self.shared_gradients)
+
+    @property
+    def unused_bytes(self) -> int:
+        """The bytes of zeros that a stage sends which begins with the layer."""
+        return sum(one.num_bytes for one in self.taken if one.is_unused)
+
     def recomputed(self) -> Self:
         """The tensors of the layer where B computes it again: its input is there until then."""
         taken = [one.replace(until=last_of((one.until, OpKind.B))) for one in self.taken]
         made = [one.replace(until=OpKind.F) for one in self.made]
         return self.replace(taken=tuple(taken), made=tuple(made))
+
+
+def _shown(sizes: Sequence[int]) -> str:
+    return f"{counted(len(sizes), 'tensor')} of {', '.join(map(str, sizes)) or 0} bytes"
 
 
 def last_of(kinds: Sequence[OpKind]) -> OpKind:

@@ -5,7 +5,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, ValidationError, model_validator
@@ -118,11 +118,12 @@ class Profile(Displayed, FileRecord):
     speed, version 7 variants of layers of which B computes a part again, version 8 the time of F
     and BW of two micro-batches at once, version 9 the time of the reduction of gradients, version
     10 the rises of B, W and BW before another layer of the stage, version 11 the tensors of layers
-    that take, return or change several or the same.
+    that take, return or change several or the same, version 12 gradients of them that share memory,
+    and tensors of which a layer computes no gradient.
     """
 
     FORMAT: ClassVar[str] = "synth-profile"
-    VERSION: ClassVar[int] = 11
+    VERSION: ClassVar[int] = 12
     SINCE: ClassVar[Mapping[str, int]] = {
         "workload.inputs": 2,
         "peak_flops_per_s": 3,
@@ -136,6 +137,10 @@ class Profile(Displayed, FileRecord):
         "layer_profiles.*.variants.*.inner_rise_bytes": 10,
         "layer_profiles.*.tensors": 11,
         "layer_profiles.*.variants.*.tensors": 11,
+        "layer_profiles.*.tensors.shared_gradients": 12,
+        "layer_profiles.*.tensors.taken.is_unused": 12,
+        "layer_profiles.*.variants.*.tensors.shared_gradients": 12,
+        "layer_profiles.*.variants.*.tensors.taken.is_unused": 12,
         "tied_parameters.reduce_us": 9,
         "workload.group": 7,
     }
@@ -176,6 +181,16 @@ class Profile(Displayed, FileRecord):
                 known = ", ".join(self.layer_profiles)
                 raise ValueError(
                     f"layer {layer.name!r} has profile {layer.profile!r}; known: {known}"
+                )
+        profiles = [self.layer_profiles[layer.profile] for layer in self.layers]
+        for number, (before, after) in enumerate(pairwise(profiles)):
+            if not after.can_follow(before):
+                one, other = self.layers[number : number + 2]
+                raise ValueError(
+                    f"layer {other.name!r} takes {after.boundary_tensors.shown_taken}, and layer "
+                    f"{one.name!r} before it returns {before.boundary_tensors.shown_returned}; "
+                    f"list layers in the order in which they were measured, or profile the model "
+                    f"again"
                 )
         if self.tied_parameters:
             by_name = {layer.name: self.layer_profiles[layer.profile] for layer in self.layers}

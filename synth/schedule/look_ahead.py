@@ -93,13 +93,18 @@ class LookAhead:
             raise SynthError(
                 f"the plan needs {peak} bytes on rank {rank}, the limit is {self.cap_bytes}"
             )
-        self._bytes_of = lowered.effects.bytes_of
         self._most_ops = most_ops
         self._static_bytes = static_bytes(lowered, rank)
         self._facts = _facts(lowered, rank)
         self._links = _link_order(self._facts)
         self._sends = _sends(self._facts)
         self._untouched = Counter(v for facts in self._facts for v in facts.touched)
+        effects, taken = lowered.effects, (one.instruction for one in self._facts)
+        received = {one.moved.value for one in taken if one.action == Action.RECV}
+        self._bytes_of = {
+            value: effects.bytes_of(value) if value in received else effects.own_bytes_of(value)
+            for value in self._untouched
+        }
         self.begin()
 
     def begin(self, left_out: Sequence[int] = ()) -> None:
@@ -239,7 +244,7 @@ class LookAhead:
         """The level after an instruction, and the highest during it."""
         left = self._uses if uses is None else uses
         after = level + facts.made_bytes
-        after -= sum(self._bytes_of(value) for value in facts.touched if left[value] == 1)
+        after -= sum(self._bytes_of[value] for value in facts.touched if left[value] == 1)
         return after, max(level + facts.rise_bytes, after)
 
     def _touch(self, uses: MutableMapping[Value, int], facts: _Facts) -> list[Value]:
@@ -269,7 +274,7 @@ def _facts(lowered: Lowered, rank: int) -> list[_Facts]:
             op = instruction.compute
             facts.is_fence |= last_backward.get(op.stage) == place
             makes, reads = effects.makes(op), effects.reads(op)
-            facts.made_bytes = sum(map(effects.bytes_of, makes))
+            facts.made_bytes = sum(map(effects.own_bytes_of, makes))
             facts.rise_bytes = effects.rise_bytes(op)
             facts.touched = list(dict.fromkeys((*makes, *reads)))
             facts.arrivals = [received[value] for value in reads if value in received]

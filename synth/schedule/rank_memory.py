@@ -20,7 +20,7 @@ from synth.schedule.lowering.collectives import Collective, CollectiveKind
 from synth.schedule.lowering.effects import GRAD_ACC, VALUE_CODES, Effects
 from synth.schedule.lowering.lower import Action, Lowered
 from synth.schedule.model import Placement
-from synth.schedule.ops import Op, ValueKind
+from synth.schedule.ops import Op, Value, ValueKind
 from synth.schedule.weight_flow import Route, Sharded, WeightFlow
 
 
@@ -79,6 +79,7 @@ def memory_usage(lowered: Lowered, rank: int) -> MemoryUsage:
     """Add up the bytes along a rank's program."""
     effects = lowered.effects
     level = base = static_bytes(lowered, rank)
+    held: dict[Value, int] = {}  # what is not held by the size of its kind
     overlapped = lowered.schedule.overlapped
     beside = 0  # the rise of an F that still runs, above what it has made
     highest, after = [], []
@@ -87,7 +88,9 @@ def memory_usage(lowered: Lowered, rank: int) -> MemoryUsage:
         if instruction.action == Action.COMPUTE:
             op = instruction.compute
             top = level + beside + effects.rise_bytes(op) + _begun_bytes(effects, op)
-            made = sum(effects.bytes_of(value) for value in effects.makes(op))
+            own = {value: effects.own_bytes_of(value) for value in effects.makes(op)}
+            held |= own
+            made = sum(own.values())
             level += made
             beside = max(0, effects.rise_bytes(op) - made) if op in overlapped else 0
         elif instruction.action == Action.RECV:
@@ -95,7 +98,8 @@ def memory_usage(lowered: Lowered, rank: int) -> MemoryUsage:
         elif instruction.action == Action.COLLECT:
             level += _gathered_bytes(lowered, instruction.collected)
             top = level
-        level -= sum(effects.bytes_of(value) for value in instruction.frees)
+        freed = ((value, effects.bytes_of(value)) for value in instruction.frees)
+        level -= sum(held.pop(value, num_bytes) for value, num_bytes in freed)
         highest.append(max(top, level))
         after.append(level)
     return MemoryUsage(base, highest, after)
@@ -218,7 +222,7 @@ def _flows(
         np.maximum.at(death, held[held >= 0], 2 * waited[held >= 0])
         _add_collectives(lowered, received, death, first_slot)
     freed = np.zeros(2 * len(received), dtype=np.int64)
-    np.add.at(freed, death[made], table.value_bytes[made // num_micro_batches])
+    np.add.at(freed, death[made], table.own_bytes[made // num_micro_batches])
     at = 2 * slot[remote_reads.last_read] + 1
     if lowered.visits is not None:
         at = np.where(remote_reads.source < 0, death[remote_reads.value], at)

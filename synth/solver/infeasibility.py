@@ -153,7 +153,7 @@ def one_micro_batch_bytes(
     copy = instance[held[0]]
     if len(held) == 1 and copy.below is not None and not recomputing:
         stage = problem.costs.stages[copy.stage]
-        sent = stage.output_bytes if stage.output_until == F else 0
+        sent = stage.sent_output_bytes if stage.output_until == F else 0
         peaks.append(copy.delta_bytes[F] + sent + stage.returned_bytes)
     return max(peaks)
 

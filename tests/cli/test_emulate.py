@@ -1,8 +1,6 @@
 """`synth emulate` as a user meets it: a published profile's plan, run without a model."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,14 +13,7 @@ from synth.schedule.files.program_text import program_text
 from synth.schedule.files.weight_records import Versions
 from synth.schedule.measured.trace_file import Source, Trace
 from tests.cli.conftest import Synth
-
-COMMAND = [sys.executable, "-m", "synth", "emulate"]
-
-
-def emulate(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=600
-    )
+from tests.cli.forked_command import run_forked
 
 
 def test_a_published_profiles_plan_runs_and_is_laid_beside_its_simulation(
@@ -30,7 +21,7 @@ def test_a_published_profiles_plan_runs_and_is_laid_beside_its_simulation(
 ) -> None:
     path = tmp_path / "trace.json"
     fast = ("--times", "0.1", "--steps", "4")
-    ended = emulate(plan_file, *fast, "--trace", path, "--width", "100")
+    ended = run_forked("emulate", plan_file, *fast, "--trace", path, "--width", "100")
 
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.startswith("EMULATED DEVICES")

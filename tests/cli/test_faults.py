@@ -4,13 +4,10 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +15,10 @@ import pytest
 from synth.cli.work.run import stopped_after
 from synth.profile.workload import Workload
 from tests.cli.conftest import TINY, Synth, make_run_plan
-from tests.cli.worker_processes import end, read_until, workers_of
+from tests.cli.small_runs import MODEL, plan_of_own, started
+from tests.cli.worker_processes import Process, read_until, workers_of
 from tests.sweep import sweep
 
-COMMAND = [sys.executable, "-m", "synth", "run"]
 TORCHRUN = [
     *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"),
     *("--max-restarts", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"),
@@ -30,28 +27,7 @@ TORCHRUN = [
 WHERE = r"(in step \d+, at \w+|between steps \d+ and \d+)"
 
 
-@contextmanager
-def started(
-    command: list[str], *arguments: Any, temporary: Path | None = None
-) -> "Iterator[subprocess.Popen[str]]":
-    """A running run; its remaining processes are killed at the end."""
-    loopback = "lo0" if sys.platform == "darwin" else "lo"
-    process = subprocess.Popen(
-        [*command, *map(str, arguments), "--device", "cpu"],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ
-        | {"GLOO_SOCKET_IFNAME": loopback, "OMP_NUM_THREADS": "1"}
-        | ({} if temporary is None else {"TMPDIR": str(temporary)}),
-    )
-    try:
-        yield process
-    finally:
-        end(process)
-
-
-def stderr_after_kill(process: "subprocess.Popen[str]", worker: int) -> str:
+def stderr_after_kill(process: Process, worker: int) -> str:
     """Kill a worker once a step is made; the run ends with 1 soon after. Its messages.
 
     Without a watcher it would end after the time-out of 300 s. A busy machine, which also takes
@@ -88,7 +64,7 @@ def test_a_killed_rank_ends_the_others_within_seconds_naming_rank_and_op(
     run_plan: Path, text: Path, tmp_path: Path
 ) -> None:
     arguments = (run_plan, "--data", text, "--steps", 100000)
-    with started(COMMAND, *arguments, temporary=tmp_path) as process:
+    with started(*arguments, temporary=tmp_path) as process:
         stderr = stderr_after_kill(process, 1)
 
     assert re.search(rf"rank 1 was killed by SIGKILL {WHERE}", stderr)
@@ -104,7 +80,7 @@ def test_a_rank_that_is_killed_in_weight_passing_ends_the_others_within_seconds(
 ) -> None:
     workload = Workload(model="gpt", arguments=TINY, micro_batch_size=2, sequence_length=32)
     plan = make_run_plan(workload, (3, 3), tmp_path, "weipipe")
-    with started(COMMAND, plan, "--data", text, "--steps", 100000) as process:
+    with started(plan, "--data", text, "--steps", 100000) as process:
         stderr = stderr_after_kill(process, 1)
 
     assert re.search(rf"rank 1 was killed by SIGKILL {WHERE}", stderr)
@@ -117,7 +93,7 @@ def test_a_killed_rank_of_one_pipeline_ends_those_side_by_side_with_it(
     run_plan: Path, text: Path, tmp_path: Path
 ) -> None:
     arguments = (run_plan, "--data", text, "--steps", 100000, "--data-parallel", 2)
-    with started(COMMAND, *arguments, temporary=tmp_path) as process:
+    with started(*arguments, temporary=tmp_path) as process:
         stderr = stderr_after_kill(process, 3)
 
     assert re.search(rf"rank 1 of pipeline 1 was killed by SIGKILL {WHERE}", stderr)
@@ -125,12 +101,13 @@ def test_a_killed_rank_of_one_pipeline_ends_those_side_by_side_with_it(
     assert "Traceback" not in stderr
 
 
+@pytest.mark.slow  # it waits
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="states of processes are read from /proc")
 def test_a_rank_that_was_stopped_ends_the_run_long_before_the_time_out(
     run_plan: Path, text: Path, tmp_path: Path
 ) -> None:
     saved = ("--checkpoint", tmp_path / "saved", "--checkpoint-every", 1)
-    with started(COMMAND, run_plan, "--data", text, "--steps", 100000, *saved) as process:
+    with started(run_plan, "--data", text, "--steps", 100000, *saved) as process:
         read_until(process, "checkpoint of step")
         os.kill(workers_of(process.pid)[1], signal.SIGSTOP)
         stopped_at = time.monotonic()
@@ -145,13 +122,14 @@ def test_a_rank_that_was_stopped_ends_the_run_long_before_the_time_out(
     assert all((path / "training.json").exists() for path in complete)
 
 
+@pytest.mark.slow  # it waits
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="states of processes are read from /proc")
-@pytest.mark.parametrize("command", [COMMAND, TORCHRUN], ids=["own launcher", "torchrun"])
+@pytest.mark.parametrize("command", [(), TORCHRUN], ids=["own launcher", "torchrun"])
 def test_a_rank_that_is_stopped_before_it_has_joined_is_named_and_ended(
-    command: list[str], run_plan: Path, text: Path
+    command: Sequence[str], run_plan: Path, text: Path
 ) -> None:
-    marker = None if command is COMMAND else b"synth"
-    with started(command, run_plan, "--data", text, "--steps", 2) as process:
+    marker = b"synth" if command else None
+    with started(run_plan, "--data", text, "--steps", 2, launcher=command) as process:
         while len(workers := workers_of(process.pid, marker)) < 2 and process.poll() is None:
             time.sleep(0.01)
         os.kill(workers[1], signal.SIGSTOP)
@@ -160,7 +138,7 @@ def test_a_rank_that_is_stopped_before_it_has_joined_is_named_and_ended(
 
     assert time.monotonic() - stopped_at < 250  # without a watcher: after the time-out of 300 s
     assert "rank 1 had been stopped for 5 s; the others wait for it: ending it" in stderr
-    if command is COMMAND:
+    if not command:
         assert process.returncode == 1
         assert "rank 1 had been stopped for 5 s and was ended before its first step" in stderr
         assert "Traceback" not in stderr
@@ -173,7 +151,7 @@ def test_what_one_rank_refuses_is_one_message_and_no_traceback_of_the_others(
 ) -> None:
     ids = tmp_path / "ids.npy"
     np.save(ids, np.full(500, 1000))  # only the rank with the embedding knows that it has 256
-    with started(COMMAND, run_plan, "--data", ids, "--steps", 3) as process:
+    with started(run_plan, "--data", ids, "--steps", 3) as process:
         _, stderr = process.communicate(timeout=600)
     assert process.returncode == 2
     assert "token id 1000; the model's vocabulary is 0 to 255" in stderr
@@ -185,7 +163,7 @@ def test_ranks_do_not_outlive_a_launcher_that_was_killed(
     run_plan: Path, text: Path, tmp_path: Path
 ) -> None:
     arguments = (run_plan, "--data", text, "--steps", 1000000)
-    with started(COMMAND, *arguments, temporary=tmp_path) as process:  # what it leaves there stays
+    with started(*arguments, temporary=tmp_path) as process:  # what it leaves there stays
         read_until(process, "step ")
         workers = workers_of(process.pid)
         process.kill()
@@ -194,22 +172,17 @@ def test_ranks_do_not_outlive_a_launcher_that_was_killed(
     assert not any(map(is_running, workers))
 
 
-ENDLESS = """
+ENDLESS = f"""{MODEL}
 import itertools
-from torch import nn
-class Head(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.out = nn.Linear(8, 256)
-        self.calls = 0
+Once = Head
+class Head(Once):
+    calls = 0
     def forward(self, x, targets):
         self.calls += 1
         if self.calls == 800:  # many steps, so that it is known how long they take
             for _ in itertools.count():
                 pass
-        return nn.functional.cross_entropy(self.out(x).flatten(0, 1), targets.flatten())
-def layers():
-    return [nn.Embedding(256, 8), Head()]
+        return super().forward(x, targets)
 """
 
 
@@ -218,12 +191,9 @@ def layers():
 def test_a_rank_in_an_endless_loop_is_named_and_ended_long_before_the_time_out(
     text: Path, tmp_path: Path
 ) -> None:
-    model = tmp_path / "model.py"
-    model.write_text(ENDLESS)
-    workload = Workload(model=f"{model}:layers", micro_batch_size=2, sequence_length=16)
-    plan = make_run_plan(workload, (1, 1), tmp_path)
+    plan = plan_of_own(ENDLESS, tmp_path)
     limits = ("--patience", 8, "--trust")
-    with started(COMMAND, plan, "--data", text, "--steps", 100000, *limits) as process:
+    with started(plan, "--data", text, "--steps", 100000, *limits) as process:
         _, stderr = process.communicate(timeout=600)
     assert process.returncode == 1
     assert re.search(r"rank 1 had stood still for \d+ s, with all it needs there, and was", stderr)
@@ -231,7 +201,7 @@ def test_a_rank_in_an_endless_loop_is_named_and_ended_long_before_the_time_out(
     assert "Traceback" not in stderr
 
 
-RESUMED = ("--steps", 150, "--schedule", "cosine")  # so many that a rank is killed before the end
+RESUMED = ("--steps", 80, "--schedule", "cosine")  # so many that a rank is killed before the end
 
 
 @pytest.fixture(scope="module")
@@ -241,13 +211,13 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", [COMMAND, TORCHRUN], ids=["synth run", "torchrun"])
+@pytest.mark.parametrize("launcher", [(), TORCHRUN], ids=["synth run", "torchrun"])
 def test_ranks_started_again_go_on_from_the_checkpoint_with_the_same_losses(
     synth_on_pool: Synth,
     run_plan: Path,
     text: Path,
     tmp_path: Path,
-    launcher: list[str],
+    launcher: Sequence[str],
     undisturbed: Path,
 ) -> None:
     arguments = (run_plan, "--data", text, *RESUMED)
@@ -255,15 +225,16 @@ def test_ranks_started_again_go_on_from_the_checkpoint_with_the_same_losses(
         ended = synth_on_pool("run", *arguments, "-o", undisturbed, "--device", "cpu")
         assert ended.code == 0, ended.stderr
     saved = ("--checkpoint", tmp_path / "saved", "--checkpoint-every", 5)
-    again = ("--restarts", 1) if launcher is COMMAND else ()
-    marker = b"synth" if launcher is TORCHRUN else None
-    with started(launcher, *arguments, *saved, *again, "-o", tmp_path / "run.json") as process:
+    again = ("--restarts", 1) if not launcher else ()
+    marker = b"synth" if launcher else None
+    options = (*saved, *again, "-o", tmp_path / "run.json")
+    with started(*arguments, *options, launcher=launcher) as process:
         read_until(process, "checkpoint of step")
         os.kill(workers_of(process.pid, marker)[1], signal.SIGKILL)
         _, stderr = process.communicate(timeout=600)
     assert process.returncode == 0, stderr
     assert "resumed from" in stderr
-    if launcher is COMMAND:
+    if not launcher:
         assert re.search(
             rf"restart 1 of 1:.*rank 1 left no report: killed, .* {WHERE}", stderr, re.S
         )
@@ -274,28 +245,29 @@ def test_ranks_started_again_go_on_from_the_checkpoint_with_the_same_losses(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", [COMMAND, TORCHRUN], ids=["synth run", "torchrun"])
+@pytest.mark.parametrize("launcher", [(), TORCHRUN], ids=["synth run", "torchrun"])
 def test_sigterm_ends_a_run_behind_its_step_with_a_checkpoint_to_go_on_from(
-    synth_on_pool: Synth, run_plan: Path, text: Path, tmp_path: Path, launcher: list[str]
+    synth_on_pool: Synth, run_plan: Path, text: Path, tmp_path: Path, launcher: Sequence[str]
 ) -> None:
     arguments = (run_plan, "--data", text)
     saved = ("--checkpoint", tmp_path / "saved", "--checkpoint-every", 10_000)
     many = ("--steps", 4000)  # so many that the signal is there before the last one
-    with started(launcher, *arguments, *many, *saved, "-o", tmp_path / "first.json") as process:
+    options = (*many, *saved, "-o", tmp_path / "first.json")
+    with started(*arguments, *options, launcher=launcher) as process:
         read_until(process, "step ")
         process.terminate()
         _, stderr = process.communicate(timeout=600)
     said = re.search(r"stopped by SIGTERM: (\d+) steps? (?:is|are) done and saved", stderr)
     assert said, stderr
-    assert process.returncode == (143 if launcher is COMMAND else 1)
-    assert "Traceback" not in stderr or launcher is TORCHRUN  # whose own one it is
+    assert process.returncode == (1 if launcher else 143)
+    assert "Traceback" not in stderr or launcher  # whose own one it is
     _, before = losses_of(tmp_path / "first.json")
     assert 1 < len(before) == int(said[1]) < 4000
 
     more = ("--steps", len(before) + 10, "--device", "cpu")
     undisturbed = tmp_path / "undisturbed.json"
-    for options in ((*saved, "--resume", "-o", tmp_path / "on.json"), ("-o", undisturbed)):
-        ended = synth_on_pool("run", *arguments, *more, *options)
+    for again in ((*saved, "--resume", "-o", tmp_path / "on.json"), ("-o", undisturbed)):
+        ended = synth_on_pool("run", *arguments, *more, *again)
         assert ended.code == 0, ended.stderr
     first_step, after = losses_of(tmp_path / "on.json")
     assert first_step == len(before)
@@ -305,7 +277,7 @@ def test_sigterm_ends_a_run_behind_its_step_with_a_checkpoint_to_go_on_from(
 def test_sigterm_without_checkpoints_ends_a_run_at_once_telling_where_ranks_were(
     run_plan: Path, text: Path
 ) -> None:
-    with started(COMMAND, run_plan, "--data", text, "--steps", 100000) as process:
+    with started(run_plan, "--data", text, "--steps", 100000) as process:
         read_until(process, "step ")
         process.terminate()
         _, stderr = process.communicate(timeout=600)
@@ -318,7 +290,7 @@ def test_sigterm_without_checkpoints_ends_a_run_at_once_telling_where_ranks_were
 def test_ctrl_c_while_ranks_import_is_told_in_one_line(
     run_plan: Path, text: Path, pause_s: float
 ) -> None:
-    with started(COMMAND, run_plan, "--data", text, "--steps", 100000) as process:
+    with started(run_plan, "--data", text, "--steps", 100000) as process:
         while len(workers_of(process.pid)) < 2 and process.poll() is None:
             time.sleep(0.01)
         time.sleep(pause_s)
@@ -336,32 +308,24 @@ def test_what_sigterm_ended_is_told_with_its_own_exit_code() -> None:
     assert stopped_after(1).exit_code == 128 + signal.SIGTERM
 
 
-NOT_A_NUMBER = """
+NOT_A_NUMBER = f"""{MODEL}
 import torch
-from torch import nn
-class Head(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.out = nn.Linear(8, 256)
-        self.calls = 0
+Good = Head
+class Head(Good):
+    calls = 0
     def forward(self, x, targets):
         self.calls += torch.is_grad_enabled()
-        loss = nn.functional.cross_entropy(self.out(x).flatten(0, 1), targets.flatten())
+        loss = super().forward(x, targets)
         return loss if self.calls < 40 else loss * float("nan")
-def layers():
-    return [nn.Embedding(256, 8), Head()]
 """
 
 
 def test_a_loss_that_is_no_number_ends_the_run_and_is_not_tried_again(
     text: Path, tmp_path: Path
 ) -> None:
-    model = tmp_path / "model.py"
-    model.write_text(NOT_A_NUMBER)
-    workload = Workload(model=f"{model}:layers", micro_batch_size=2, sequence_length=16)
-    plan = make_run_plan(workload, (1, 1), tmp_path)
+    plan = plan_of_own(NOT_A_NUMBER, tmp_path)
     saved = ("--checkpoint", tmp_path / "saved", "--checkpoint-every", 3, "--restarts", 1)
-    with started(COMMAND, plan, "--data", text, "--steps", 100, "--trust", *saved) as process:
+    with started(plan, "--data", text, "--steps", 100, "--trust", *saved) as process:
         _, stderr = process.communicate(timeout=600)
     assert process.returncode == 1
     assert "the loss of step 9 is nan; lower --lr, or clip with --clip" in stderr

@@ -15,6 +15,8 @@ from synth.plan.memory_curve.curve_file import MemoryCurve, cap_of
 from synth.schedule.files.plan_file import Plan
 from tests.cli.conftest import NAME, Synth, of_an_earlier_synth
 
+pytestmark = pytest.mark.usefixtures("kept_workers")
+
 ROOT = Path(__file__).resolve().parents[2]
 SIZE = ("--ranks", "4", "--micro-batches", "4")
 SMALL = ("frontier", NAME, *SIZE, "--time-limit", "2s", "--jobs", "1", "--points")

@@ -10,9 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from synth.profile.workload import Workload
-from tests.cli.conftest import make_run_plan
-from tests.cli.test_faults import COMMAND, started
+from tests.cli.small_runs import MODEL, plan_of_own, started
 from tests.cli.worker_processes import read_until, workers_of
 
 pytestmark = [
@@ -54,21 +52,12 @@ def inet_sockets(pid: int) -> dict[str, tuple[str, str, str]]:
 
 
 # Each rank writes the environment that it finds.
-MODEL = """
+WRITES = f"""{MODEL}
 import json, os
 from pathlib import Path
-from torch import nn
-class Head(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.out = nn.Linear(8, 256)
-    def forward(self, x, targets):
-        return nn.functional.cross_entropy(self.out(x).flatten(0, 1), targets.flatten())
-def layers():
-    if "RANK" in os.environ:
-        name = f"environment-{os.environ['RANK']}.json"
-        Path(__file__).with_name(name).write_text(json.dumps(dict(os.environ)))
-    return [nn.Embedding(256, 8), Head()]
+if "RANK" in os.environ:
+    name = f"environment-{{os.environ['RANK']}}.json"
+    Path(__file__).with_name(name).write_text(json.dumps(dict(os.environ)))
 """
 
 
@@ -83,14 +72,11 @@ class Running(NamedTuple):
 @pytest.fixture(scope="module")
 def run(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("run")
-    (folder / "model.py").write_text(MODEL)
-    model = f"{folder / 'model.py'}:layers"
-    workload = Workload(model=model, micro_batch_size=2, sequence_length=32)
-    plan = make_run_plan(workload, (1, 1), folder)
+    plan = plan_of_own(WRITES, folder)
     temporary = folder / "temporary"
     temporary.mkdir(mode=0o700)
     arguments = (plan, "--data", text, "--steps", 1000000, "--trust")
-    with started(COMMAND, *arguments, temporary=temporary) as process:
+    with started(*arguments, temporary=temporary) as process:
         read_until(process, "step ")
         yield Running(process.pid, temporary, folder)
 

@@ -12,6 +12,7 @@ from synth.families import generate
 from synth.profile.workload import Workload
 from synth.schedule.files.plan_file import Plan
 from tests.cli.conftest import TINY, Synth, make_run_plan
+from tests.cli.forked_command import run_forked
 
 COMMAND = [sys.executable, "-m", "synth", "rehearse"]
 
@@ -58,7 +59,8 @@ def test_one_rank_alone_leaves_the_others_unknown(plan: Path) -> None:
 @pytest.mark.slow
 def test_arrivals_as_planned_are_called_emulated(plan: Path, tmp_path: Path) -> None:
     written = tmp_path / "rehearsal.json"
-    ended = rehearse(plan, "--ranks", "1", "--steps", "3", "--planned-arrivals", "-o", written)
+    one = ("--ranks", "1", "--steps", "3")
+    ended = run_forked("rehearse", plan, *one, "--planned-arrivals", "-o", written)
     assert ended.returncode == 0, ended.stderr
     assert "its arrival EMULATED, as planned" in ended.stdout
     assert "with emulated" in ended.stdout

@@ -25,15 +25,8 @@ from synth.schedule.files.plan_file import Plan
 from synth.schedule.files.program_text import program_text
 from synth.schedule.measured.trace_file import Source, Trace
 from tests.cli.conftest import Synth
+from tests.cli.forked_command import run_forked
 from tests.tied_model import TIED
-
-COMMAND = [sys.executable, "-m", "synth"]
-
-
-def run(*arguments: str | Path | float, timeout: float = 600) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, "run", *map(str, arguments)], capture_output=True, text=True, timeout=timeout
-    )
 
 
 def test_a_run_learns_and_keeps_the_planned_memory(
@@ -43,7 +36,9 @@ def test_a_run_learns_and_keeps_the_planned_memory(
     html = tmp_path / "run.html"
     drawing = ("--html", html, "--picture", html.with_suffix(".svg"))
     tracing = ("--trace", trace_path, "--trace-every", 5, *drawing)
-    ended = run(run_plan, "--data", text, "--steps", 20, "--device", "cpu", "-o", output, *tracing)
+    options = ("--data", text, "--steps", 20, "--device", "cpu", "-o", output, *tracing)
+    command = [sys.executable, "-m", "synth", "run", run_plan, *options]
+    ended = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=600)
 
     assert ended.returncode == 0, ended.stderr
     assert "planned" in ended.stdout and "measured" in ended.stdout
@@ -157,7 +152,7 @@ def test_epochs_are_gone_through_to_their_end_and_nothing_is_left_to_do_then(
 
     # The pool's processes are still there, and with them their lock on the folder.
     copied = shutil.copytree(tmp_path / "saved", tmp_path / "copied")
-    again = run(*arguments, "--checkpoint", copied, "--resume", "--restarts", 1)
+    again = run_forked("run", *arguments, "--checkpoint", copied, "--resume", "--restarts", 1)
     assert (again.returncode, again.stdout) == (0, "")
     assert "nothing is left to do: the checkpoint holds all 6 steps of this run" in again.stderr
     assert output.read_text() == written
@@ -215,19 +210,15 @@ def test_an_embedding_and_a_head_stay_tied_across_ranks(
 
 
 def test_inside_torchrun_a_wrong_world_size_is_named(run_plan: Path, text: Path) -> None:
-    environment = os.environ | {
+    environment = {
         "RANK": "0",
         "WORLD_SIZE": "1",
         "LOCAL_RANK": "0",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "0",
     }
-    ended = subprocess.run(
-        [*COMMAND, "run", str(run_plan), "--data", str(text), "--device", "cpu"],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        env=environment,
+    ended = run_forked(
+        "run", run_plan, "--data", text, "--device", "cpu", env=os.environ | environment
     )
     assert ended.returncode == 2
     assert "the plan is for 2 ranks, this run has 1 processes" in ended.stderr

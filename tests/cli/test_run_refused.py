@@ -1,14 +1,13 @@
 """Errors of `synth run` before any process starts: options that would do nothing or fail later."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from synth.profile.workload import Workload
 from tests.cli.conftest import TINY, Synth, make_run_plan
+from tests.cli.forked_command import run_forked
 
 
 @pytest.mark.parametrize(
@@ -74,13 +73,8 @@ def test_a_number_that_is_none_or_beyond_all_measure_is_refused(
 def test_an_interface_that_is_not_there_is_refused_by_its_name(text: Path, tmp_path: Path) -> None:
     workload = Workload(model="gpt", arguments=TINY, micro_batch_size=2, sequence_length=32)
     plan = make_run_plan(workload, (3, 3), tmp_path)
-    ended = subprocess.run(
-        [sys.executable, "-m", "synth", "run", plan, "--data", text, "--device", "cpu"],
-        env=os.environ | {"GLOO_SOCKET_IFNAME": "nosuch0"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "nosuch0"}
+    ended = run_forked("run", plan, "--data", text, "--device", "cpu", env=environment)
     assert ended.returncode == 2
     assert "error: GLOO_SOCKET_IFNAME names 'nosuch0', and " in ended.stderr
     assert "it has " in ended.stderr and "Traceback" not in ended.stderr

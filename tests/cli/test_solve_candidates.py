@@ -37,7 +37,7 @@ def test_the_bound_of_the_one_cut_that_is_searched_holds_for_this_partition(
     synth: Synth, tmp_path: Path, recompute: str
 ) -> None:
     path, limit = tmp_path / "plan.json", ("--mem-limit", "35GB", "--deterministic")
-    asked = (*SIZE, "--placement", "v", "--recompute", recompute, *limit, "--time-limit", "2s")
+    asked = (*SIZE, "--placement", "v", "--recompute", recompute, *limit, "--time-limit", "0.1s")
     ended = synth(*asked, "--gap", "0", "-o", path)
     assert "holds for this partition" in ended.stdout
     assert Plan.load(path).claim.bound_holds_for == BoundScope.PARTITION

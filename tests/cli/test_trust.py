@@ -1,8 +1,5 @@
 """A plan is data: no command imports, runs or opens what it names unless the user says so."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,32 +8,15 @@ from synth.cli.read.own_model import read_model
 from synth.errors import SynthError
 from synth.profile.workload import Workload
 from synth.schedule.files.plan_file import Plan
-from tests.cli.conftest import Synth, make_run_plan
-
-COMMAND = [sys.executable, "-m", "synth"]
-
-MODEL = """
-from torch import nn
-class Head(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.out = nn.Linear(8, 256)
-    def forward(self, x, targets):
-        return nn.functional.cross_entropy(self.out(x).flatten(0, 1), targets.flatten())
-def layers():
-    return [nn.Embedding(256, 8), Head()]
-"""
+from tests.cli.conftest import Synth
+from tests.cli.small_runs import MODEL, plan_of_own, started
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A plan `plan.json` of a harmless model; it names `canary.py`, whose import makes `canary`."""
     folder = tmp_path_factory.mktemp("trust")
-    (folder / "model.py").write_text(MODEL)
-    workload = Workload(
-        model=f"{folder / 'model.py'}:layers", micro_batch_size=2, sequence_length=16
-    )
-    path = make_run_plan(workload, (1, 1), folder)
+    path = plan_of_own(MODEL, folder)
     (folder / "canary.py").write_text(f"open({str(folder / 'canary')!r}, 'w')\n{MODEL}")
     plan = Plan.load(path)
     named = f"{folder / 'canary.py'}:layers"
@@ -53,15 +33,11 @@ def canary(folder: Path) -> Path:
 
 def run(folder: Path, text: Path, *options: str, **environment: str) -> tuple[int, str]:
     """The exit code and stderr of a run in processes of its own."""
-    arguments = ("run", str(folder / "plan.json"), "--data", str(text), "--device", "cpu")
-    ended = subprocess.run(
-        [*COMMAND, *arguments, "--steps", "3", *options],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        env=os.environ | environment,
-    )
-    return ended.returncode, ended.stderr
+    arguments = (folder / "plan.json", "--data", text, "--steps", 3, *options)
+    with started(*arguments, variables=environment) as process:
+        _, stderr = process.communicate(timeout=600)
+    assert process.returncode is not None
+    return process.returncode, stderr
 
 
 def test_run_says_what_the_plan_names_and_which_option_to_give(

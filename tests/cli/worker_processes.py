@@ -4,6 +4,12 @@ import os
 import signal
 import subprocess
 from pathlib import Path
+from typing import TypeAlias
+
+from tests.cli.forked_command import ForkedCommand
+
+# A command under way.
+Process: TypeAlias = "ForkedCommand | subprocess.Popen[str]"
 
 
 def workers_of(parent: int, marker: bytes | None = None) -> list[int]:
@@ -37,7 +43,7 @@ def _command_of(process: int) -> bytes | None:
         return None
 
 
-def read_until(process: "subprocess.Popen[str]", text: str) -> list[str]:
+def read_until(process: Process, text: str) -> list[str]:
     """The lines that it writes on stderr up to one that holds the text."""
     assert process.stderr is not None
     lines: list[str] = []
@@ -48,7 +54,7 @@ def read_until(process: "subprocess.Popen[str]", text: str) -> list[str]:
     return lines
 
 
-def end(process: "subprocess.Popen[str]") -> None:
+def end(process: Process) -> None:
     """Leave nothing running, the launcher's children included."""
     children = workers_of(process.pid, b"")
     process.kill()

@@ -15,6 +15,7 @@ import typer
 
 from synth.cli.commands import app
 from synth.estimates.model_config import model_of
+from tests.cli.forked_command import run_forked
 from tests.docs import option_tables
 from tests.docs.pages import PAGES, ROOT, Block, blocks, is_quick, spans
 
@@ -138,7 +139,7 @@ def _names(module: str) -> set[str]:
 
 @pytest.mark.slow
 def test_what_the_tutorial_shows_runs(tmp_path: Path) -> None:
-    run_in_order(blocks(TUTORIAL), tmp_path)
+    run_in_order(blocks(TUTORIAL), tmp_path, forked=True)
 
 
 @pytest.mark.slow
@@ -171,14 +172,16 @@ def test_quick_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
     run_in_order(filter(is_quick, blocks(page)), tmp_path)
 
 
-def run_in_order(found: Iterable[Block], folder: Path, search_s: int = SEARCH_S) -> None:
+def run_in_order(
+    found: Iterable[Block], folder: Path, search_s: int = SEARCH_S, forked: bool = False
+) -> None:
     """Write the files of blocks, and run their programs and commands."""
     for number, block in enumerate(found):
         if block.why_not_run is not None:
             continue
         write_files([block, *(blocks(ROOT / block.files_of) if block.files_of else [])], folder)
         for command in filter(None, (block.before, *block.commands)):
-            run(command, folder, search_s)
+            run(command, folder, search_s, forked)
         if block.language == "python" and block.file is None:
             (folder / f"block{number}.py").write_text(block.text)
             run(f"python block{number}.py", folder)
@@ -206,23 +209,32 @@ def shortened(command: str, search_s: int) -> str:
     return re.sub(r"--steps (\d+)", steps, re.sub(r"--time-limit (\d+)(s|m)", limit, command))
 
 
-def run(command: str, folder: Path, search_s: int = SEARCH_S) -> None:
-    """Run a command with the programs of this environment, and fail if it fails."""
+def run(command: str, folder: Path, search_s: int = SEARCH_S, forked: bool = False) -> None:
+    """Run a command with the programs of this environment, and fail if it fails.
+
+    Args:
+        forked: run `synth` as a fork of a process that has imported torch.
+    """
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": LOOPBACK,
     }
-    ended = subprocess.run(
-        shortened(command, search_s),
-        shell=True,
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=LONGEST_S,
-    )
+    line = shortened(command, search_s)
+    if forked and line.startswith("synth "):
+        words = shlex.split(line)[1:]
+        ended = run_forked(*words, cwd=folder, env=environment, timeout=LONGEST_S)
+    else:
+        ended = subprocess.run(
+            line,
+            shell=True,
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=LONGEST_S,
+        )
     assert ended.returncode == 0, f"{command}\n{ended.stdout[-2000:]}\n{ended.stderr[-4000:]}"
 
 

@@ -1,11 +1,13 @@
 """The structure of every JSON answer and of every file that commands write, without its values."""
 
 import json
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
 from tests.cli.conftest import TINY
-from tests.golden.commands import empty_folder, run
+from tests.cli.forked_command import run_forked
+from tests.golden.commands import Ended, empty_folder, run
 from tests.golden.golden_set import GoldenSet
 from tests.golden.inputs import write_inputs
 
@@ -70,6 +72,9 @@ _CASES = {
 }
 
 
+# They launch ranks, which are forks of a command that is one.
+_LAUNCHING = ("emulate ", "run ")
+
 # A plan of measured costs: what proves its bound differs from run to run.
 _VARIES = "small.json"
 
@@ -81,7 +86,7 @@ def keys_of(case: str) -> dict[str, Any]:
         given = {path.name for path in folder.iterdir()}
         found: dict[str, Any] = {}
         for command in _CASES[case]:
-            ended = run(command)
+            ended = launched(command) if command.startswith(_LAUNCHING) else run(command)
             assert ended.code == (3 if case.endswith("infeasible") else 0), ended.stderr
             if command.endswith(_JSON):
                 found[command] = structure(json.loads(ended.stdout))
@@ -90,6 +95,12 @@ def keys_of(case: str) -> dict[str, Any]:
             if name.parts[0] not in (*given, _VARIES):
                 found[str(name)] = structure(json.loads(path.read_text()))
     return found
+
+
+def launched(command: str) -> Ended:
+    """Run a command line that launches ranks."""
+    ended = run_forked(*shlex.split(command))
+    return Ended(ended.returncode, ended.stdout, ended.stderr)
 
 
 def structure(value: Any) -> dict[str, str]:

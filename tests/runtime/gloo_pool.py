@@ -22,9 +22,16 @@ def forkserver() -> Any:
     The first use of the context starts that process.
     """
     context = multiprocessing.get_context("forkserver")
-    # The last one takes a second in each process that imports it for itself.
+    # The last ones take a second or two in each process that imports them for itself.
     context.set_forkserver_preload(
-        ["pytest", "synth.runtime.training.worker", "torch.distributed.tensor.debug"]
+        [
+            "pytest",
+            "synth.cli.work.run",
+            "synth.runtime.training.worker",
+            "tests.cli.forked_command",
+            "torch.distributed.tensor.debug",
+            "transformers.modeling_utils",
+        ]
     )
     return context
 

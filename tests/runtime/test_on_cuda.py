@@ -32,9 +32,9 @@ from synth.runtime.execution.weights.share_collectives import (
 )
 from synth.runtime.free_memory import available_bytes
 from synth.runtime.optimize.snapshot import IterationSnapshot
-from synth.runtime.profiling.held_bytes import allocated_bytes
 from synth.runtime.profiling.machine_watch import processes_on
 from synth.runtime.profiling.meter import measure
+from synth.runtime.profiling.seen_tensors import allocated_bytes
 from synth.runtime.world import describe_device, join_world, pick_device
 from synth.schedule.ops import Op
 from tests.runtime.gradients import gradient_of

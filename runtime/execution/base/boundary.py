@@ -16,11 +16,43 @@ Tensors = tuple[Tensor, ...]
 
 
 class Leaf(NamedTuple):
-    """One tensor of a boundary; a gradient comes back for differentiable ones only."""
+    """One tensor of a boundary; a gradient comes back for differentiable ones only.
+
+    `order` are its dimensions from the outermost to the innermost in memory, where that is another
+    one than their own, as of a transposed tensor or of channels last; else None.
+    """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     differentiable: bool
+    order: tuple[int, ...] | None = None
+
+    @classmethod
+    def of(cls, tensor: Tensor, *, trained: bool) -> "Leaf":
+        """Describe a tensor; `trained`: a gradient comes back if it can have one."""
+        differentiable = trained and can_have_gradient(tensor)
+        return cls(tuple(tensor.shape), tensor.dtype, differentiable, order_in_memory(tensor))
+
+    def empty(self, device: torch.device | str) -> Tensor:
+        """Make a tensor of this form."""
+        if self.order is None:
+            return torch.empty(self.shape, dtype=self.dtype, device=device)
+        sizes = [self.shape[dim] for dim in self.order]
+        return self.unpacked(torch.empty(sizes, dtype=self.dtype, device=device))
+
+    def packed(self, tensor: Tensor) -> Tensor:
+        """Return a tensor of this shape with its dimensions as in memory, to be sent: contiguous.
+
+        It is a copy if the tensor is not laid out so.
+        """
+        return (tensor if self.order is None else tensor.permute(self.order)).contiguous()
+
+    def unpacked(self, tensor: Tensor) -> Tensor:
+        """Return a tensor as it was before `packed`, with the same memory."""
+        if self.order is None:
+            return tensor
+        places = {dim: place for place, dim in enumerate(self.order)}
+        return tensor.permute([places[dim] for dim in range(len(places))])
 
 
 @dataclass(frozen=True)
@@ -37,36 +69,52 @@ class Boundary:
     overlapping: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, output: Any, *, trained: bool, stage: int | None = None) -> Self:
+    def of(cls, output: Any, *, trained: bool | Sequence[bool], stage: int | None = None) -> Self:
         """Describe a stage's output.
 
         Args:
             output: a tensor or a tree of tensors.
-            trained: True if gradients flow into the stage at all.
+            trained: True if gradients flow into the stage at all; or by tensor, if one comes back.
             stage: its number, for messages.
 
         Raises:
             SynthError: a leaf is not a tensor.
         """
         tensors, spec = flatten(output, "a stage" if stage is None else f"stage {stage}")
-        leaves = tuple(
-            Leaf(tuple(t.shape), t.dtype, trained and can_have_gradient(t)) for t in tensors
-        )
+        by_tensor = [trained] * len(tensors) if isinstance(trained, bool) else trained
+        both = zip(tensors, by_tensor, strict=True)
+        leaves = tuple(Leaf.of(tensor, trained=own) for tensor, own in both)
         return cls(leaves, spec, _overlapping(tensors))
 
     @property
     def trained(self) -> bool:
         """True if any gradient comes back."""
-        return any(leaf.differentiable for leaf in self.leaves)
+        return bool(self.differentiable)
+
+    @property
+    def differentiable(self) -> "Leaves":
+        """The tensors whose gradients come back."""
+        return tuple(leaf for leaf in self.leaves if leaf.differentiable)
+
+    def gradient_places(self, trained: Sequence[bool]) -> list[int]:
+        """Return the places, among the gradients that come back, of those of some tensors.
+
+        Args:
+            trained: by tensor, True if its gradient is asked for. If none of it comes back, its
+                place is behind all others.
+        """
+        count = len(self.differentiable)
+        numbers = iter(range(count))
+        places = [next(numbers) if leaf.differentiable else count for leaf in self.leaves]
+        return [place for place, own in zip(places, trained, strict=True) if own]
 
     def activations(self, device: torch.device | str) -> Tensors:
-        """Make empty tensors to receive the output into."""
-        return tuple(torch.empty(x.shape, dtype=x.dtype, device=device) for x in self.leaves)
+        """Make empty tensors of the output's form."""
+        return tuple([leaf.empty(device) for leaf in self.leaves])
 
     def gradients(self, device: torch.device | str) -> Tensors:
-        """Make empty tensors to receive the gradients of the differentiable tensors into."""
-        wanted = (leaf for leaf in self.leaves if leaf.differentiable)
-        return tuple(torch.empty(x.shape, dtype=x.dtype, device=device) for x in wanted)
+        """Make empty gradients of the differentiable tensors."""
+        return tuple([leaf.empty(device) for leaf in self.differentiable])
 
     def check(self, tensors: Sequence[Tensor], stage: int) -> None:
         """Check that a stage's output matches this boundary."""
@@ -100,6 +148,35 @@ class Boundary:
             return tuple(tensors)
         tree = pytree.tree_unflatten(list(tensors), self.spec)
         return tuple(tree) if isinstance(tree, tuple | list) else (tree,)
+
+
+Leaves = tuple[Leaf, ...]
+
+
+def packed(leaves: Leaves, tensors: Sequence[Tensor]) -> Tensors:
+    """Return tensors as they are sent; see `Leaf.packed`."""
+    return tuple([leaf.packed(t) for leaf, t in zip(leaves, tensors, strict=True)])
+
+
+def unpacked(leaves: Leaves, tensors: Sequence[Tensor]) -> Tensors:
+    """Return tensors that were sent."""
+    return tuple([leaf.unpacked(t) for leaf, t in zip(leaves, tensors, strict=True)])
+
+
+def order_in_memory(tensor: Tensor) -> tuple[int, ...] | None:
+    """Return the dimensions of a tensor in the order of memory, which it fills without gaps.
+
+    None: in their own order, or there are gaps, so that a contiguous copy is sent.
+    """
+    if tensor.is_contiguous():
+        return None
+    order = sorted(range(tensor.ndim), key=tensor.stride, reverse=True)
+    return tuple(order) if tensor.permute(order).is_contiguous() else None
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """True if a tensor is sent as it lies in memory, False if a copy is."""
+    return tensor.is_contiguous() or order_in_memory(tensor) is not None
 
 
 def can_have_gradient(tensor: Tensor) -> bool:

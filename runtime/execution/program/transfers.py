@@ -10,7 +10,7 @@ from synth.schedule.lowering.lower import Action, Instruction, Transfer
 from synth.schedule.ops import ValueKind
 from synth.schedule.validation_point import HalfOpenTransfers
 
-from ..base.boundary import Tensors
+from ..base.boundary import Tensors, packed
 from ..base.rank_context import RankContext
 from ..stage.offload_ops import OffloadOps
 from ..stage.replay_input import packed_buffer
@@ -73,8 +73,8 @@ class RankTransfers:
             return self._moves.buffers(stage, microbatch, self._device)
         boundary = self._table.shapes[microbatch][stage]
         if kind == ValueKind.ACT:
-            return boundary.activations(self._device)
-        return boundary.gradients(self._device)
+            return packed(boundary.leaves, boundary.activations(self._device))
+        return packed(boundary.differentiable, boundary.gradients(self._device))
 
     def _receive(self, slot: int, transfer: Transfer) -> None:
         buffers = self._buffers(transfer)

@@ -2,7 +2,8 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,12 +17,14 @@ from synth.schedule.model import Placement
 from ...batch import Batch
 from ...cutting import tensors_in
 from ...state.module_state import unchanged
-from ..base.boundary import Boundary
+from ..base.boundary import Boundary, can_have_gradient, flatten
 from ..base.without_graph import without_graph
 from ..transport.rank_group import RankGroup
+from .micro_batch_state import entered
 from .stage import Stage
 
 _REMEMBERED = 64
+_NUM_DIMENSIONS_OF_IMAGES = 4
 
 _CHANGED = (
     "make the Pipeline with changing_shapes=True, or leave out a smaller last batch (a DataLoader "
@@ -120,14 +123,16 @@ class ShapeFinder:
                 or (entry is not None and entry.trained)
                 or any(t.requires_grad for t in tensors_in(arguments))
             )
+            tried = stage, arguments, entry, batch.named(microbatch)
             try:
-                output = _try_out(stage, arguments, entry, batch.named(microbatch))
+                output = _try_out(*tried)
             except Exception as error:
                 given = "what it is given" if entry is None else "zeros or ones of its input's form"
                 raise SynthError(
                     f"stage {number} cannot be run on {given}: {type(error).__name__}: {error}"
                 ) from error
-            return Boundary.of(output, trained=trained, stage=number)
+            own = _trained_tensors(*tried, output) if trained else False
+            return Boundary.of(output, trained=own, stage=number)
 
         return describe
 
@@ -143,42 +148,77 @@ def _kinds(batch: Batch, num_micro_batches: int) -> list[Hashable]:
     return [(precision, batch.signature(j)) for j in range(num_micro_batches)]
 
 
+def _trained_tensors(
+    stage: Stage,
+    arguments: tuple[Any, ...],
+    entry: Boundary | None,
+    keywords: Mapping[str, Any],
+    output: Any,
+) -> bool | list[bool]:
+    """Return for each tensor of an output if a gradient of it is asked for; True: of all.
+
+    Tables that a stage makes have none, for one. Only a forward with a graph shows that; where a
+    stage gives one tensor, or cannot be run so, gradients of all are taken to come back.
+    """
+    if stage.is_wrapped or sum(map(can_have_gradient, tensors_in(output))) < 2:
+        return True
+    with suppress(Exception):
+        found = flatten(_try_out(stage, arguments, entry, keywords, graph=True))[0]
+        if any(trained := [tensor.requires_grad for tensor in found]):
+            return trained
+    return True
+
+
 def _try_out(
-    stage: Stage, arguments: tuple[Any, ...], entry: Boundary | None, keywords: Mapping[str, Any]
+    stage: Stage,
+    arguments: tuple[Any, ...],
+    entry: Boundary | None,
+    keywords: Mapping[str, Any],
+    *,
+    graph: bool = False,
 ) -> Any:
     """Run a stage on the meta device if its module supports that, else on its device.
 
     There inputs of other stages are zeros, and if it refuses these, such as lengths, ones.
     """
+    run = partial(_run, stage, arguments, entry, keywords, graph=graph)
     real = stage.device
     if real.type == "meta":
-        return _run_without_data(stage, arguments, entry, keywords)
+        return _run_without_data(run, stage, stage.trial_device)
     if stage.is_wrapped:  # every replica runs the same trial, collectives of wrappers included
-        return _run(stage, arguments, entry, keywords, real)
+        return run(real)
     if not torch.is_autocast_enabled(real.type):  # autocast does not reach the meta device
         try:
-            return _run(stage, arguments, entry, keywords, torch.device("meta"))
+            return _run_without_kernels(run, stage, real)
         except Exception:  # some modules make tensors of their own, or have kernels of their own
             pass
     if entry is not None:
         with suppress(Exception):
-            return _run(stage, arguments, entry, keywords, real)
-    return _run(stage, arguments, entry, keywords, real, fill=1)
+            return run(real)
+    return run(real, fill=1)
 
 
-def _run_without_data(
-    stage: Stage, arguments: tuple[Any, ...], entry: Boundary | None, keywords: Mapping[str, Any]
-) -> Any:
+def _run_without_kernels(run: Callable[..., Any], stage: Stage, device: torch.device) -> Any:
+    """Run a stage on the meta device; one with convolutions on fake tensors of its own device.
+
+    The meta device does not know which convolutions return channels last.
+    """
+    if any(tensor.ndim >= _NUM_DIMENSIONS_OF_IMAGES for tensor in stage.state()):
+        return run(device, fake=True)
+    return run(torch.device("meta"))
+
+
+def _run_without_data(run: Callable[..., Any], stage: Stage, trial_device: torch.device) -> Any:
     """Run a stage that has no data itself.
 
     Fake tensors tell it the device on which it will run; if it branches on values, zeros take the
     place of all data.
     """
     with suppress(Exception):
-        return _run(stage, arguments, entry, keywords, torch.device("meta"))
-    with suppress(Exception), FakeTensorMode(allow_non_fake_inputs=True):
-        return _run(stage, arguments, entry, keywords, stage.trial_device)
-    return _run(stage, arguments, entry, keywords, torch.device("cpu"))
+        return _run_without_kernels(run, stage, trial_device)
+    with suppress(Exception):
+        return run(trial_device, fake=True)
+    return run(torch.device("cpu"))
 
 
 def _run(
@@ -189,25 +229,31 @@ def _run(
     device: torch.device,
     *,
     fill: int = 0,
+    graph: bool = False,
+    fake: bool = False,
 ) -> Any:
     given = (arguments, keywords)
-    if entry is not None:
-        arguments = entry.arguments([t.fill_(fill) for t in entry.activations(device)])
-    arguments, keywords = pytree.tree_map_only(
-        Tensor, lambda t: _like(t, device), (arguments, dict(keywords))
-    )
     # In place of a stage without data no kernel runs on the trial's device, and none draws.
     drawn = [device] if device.type == stage.device.type == "cuda" else []
     random = torch.random.fork_rng(devices=drawn)
     restored = unchanged(stage.module, given=given)
-    if stage.is_wrapped:
-        with without_graph(), random, restored:
+    mode = FakeTensorMode(allow_non_fake_inputs=True) if fake else nullcontext()
+    with torch.enable_grad() if graph else without_graph(), random, restored, mode:
+        if entry is not None:
+            tensors = tuple(t.fill_(fill) for t in entry.activations(device))
+            arguments = entered(tensors, entry)[0] if graph else entry.arguments(tensors)
+        arguments, keywords = pytree.tree_map_only(
+            Tensor, lambda t: _like(t, device), (arguments, dict(keywords))
+        )
+        if stage.is_wrapped:
             return stage.module(*arguments, **keywords)
-    with without_graph(), random, restored:
         states = {name: b.clone() for name, b in stage.module.named_buffers()}
         if device.type == "meta" or stage.device.type == "meta":
             kept = (*stage.module.named_parameters(), *stage.module.named_buffers())
-            states = {name: torch.zeros_like(t, device=device) for name, t in kept}
+            states = {
+                name: torch.zeros_like(t, device=device).requires_grad_(t.requires_grad and graph)
+                for name, t in kept
+            }
         with _same_tensors(stage.module):
             return torch.func.functional_call(stage.module, states, arguments, dict(keywords))
 

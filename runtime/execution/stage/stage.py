@@ -13,7 +13,7 @@ from synth.errors import SynthError
 
 from ...cutting import tensors_in
 from ...split import GradientBox, Recorder, run_backward
-from ..base.boundary import Boundary, Tensors, can_have_gradient, flatten
+from ..base.boundary import Boundary, Tensors, flatten
 from ..base.stage_protocol import ForwardInput, OutputTap
 from ..base.without_graph import without_graph
 from ..gradients.ddp_fsdp import GradientSync
@@ -114,9 +114,10 @@ class Stage:
             others = pytree.tree_leaves((arguments, targets, keywords))
             others += self._state.tensors
             store.leave([*tensors, *(x for x in others if isinstance(x, Tensor))])
-        floating = [t for t in tensors if can_have_gradient(t)]
-        wanted = [i for i, t in enumerate(floating) if t.requires_grad]
-        edges = [get_gradient_edge(floating[i]) for i in wanted]
+        trained = [t for t in tensors if t.requires_grad]
+        edges, wanted = [get_gradient_edge(t) for t in trained], list(range(len(trained)))
+        if after is not None:  # gradients of other tensors may come, too
+            wanted = after.gradient_places([t.requires_grad for t in tensors])
         self._states[microbatch] = MicroBatchState(tape, edges, wanted, boxes, entry, store)
         return given_away(tensors, self._kept_memory)
 
@@ -257,6 +258,10 @@ class Stage:
         """The parameters whose gradients wait for W, between a micro-batch's B and W."""
         tape = self._states[microbatch].tape
         return () if tape is None else tape.deferred
+
+    def unused_inputs(self, microbatch: int) -> tuple[int, ...]:
+        """The differentiable inputs that a micro-batch's B found no gradient of, before its W."""
+        return self._states[microbatch].unused
 
     @property
     def has_loss(self) -> bool:

@@ -19,7 +19,7 @@ from synth.op_kinds import OpKind
 from synth.schedule.arrays import Cell
 from synth.schedule.ops import Op, ValueKind
 
-from ..base.boundary import Boundary, Tensors
+from ..base.boundary import Boundary, Tensors, packed, unpacked
 from ..base.loss_terms import LossTerms
 from ..base.rank_context import RankContext
 from ..base.stage_protocol import ForwardInput
@@ -97,7 +97,7 @@ class StageOps:
         run = stage.backward_input if op.kind == OpKind.B else stage.backward
         source = None if stage.is_last else self._slots.of(ValueKind.GRAD, op.stage, op)
         made = self._slots.of(ValueKind.GRAD, op.stage - 1, op) if op.stage else None
-        work = partial(self._backward, op.microbatch, run, source, made)
+        work = partial(self._backward, op, run, source, made)
         return self._moves.backward(op, work) if self._moves.moves(op) else work
 
     def weights(self, op: Op) -> Work:
@@ -133,8 +133,9 @@ class StageOps:
         table = self._table
         # Nothing else reads an input that a stage of this rank gave, so F may have changed it.
         table.versions.pop((op.stage - 1, source), None)
-        table.shapes[op.microbatch][op.stage].check(outputs, op.stage)
-        table.values[made] = given = tuple([y.contiguous() for y in outputs])
+        boundary = table.shapes[op.microbatch][op.stage]
+        boundary.check(outputs, op.stage)
+        table.values[made] = given = packed(boundary.leaves, outputs)
         self._check_unchanged(op.stage)
         table.versions[op.stage, made] = versions_of(given)
 
@@ -188,15 +189,18 @@ class StageOps:
 
     def _backward(
         self,
-        microbatch: int,
+        op: Op,
         run: Callable[[int, Tensors], Tensors],
         source: int | None,
         made: int | None,
     ) -> None:
-        values = self._table.values
+        values, microbatch = self._table.values, op.microbatch
         gradients = self._seeds[microbatch] if source is None else values[source]
         if gradients is None:
             raise RuntimeError(f"no gradient has come for micro-batch {microbatch}")
+        if source is not None:
+            boundary = self._table.shapes[microbatch][op.stage]
+            gradients = unpacked(boundary.differentiable, gradients)
         found = run(microbatch, gradients)
         if made is not None:
             values[made] = found
@@ -211,4 +215,5 @@ def _input(
     tensors: tuple[Tensor, ...] | None = table.values[source]
     if tensors is None:
         raise RuntimeError(f"no input has come for stage {stage}, micro-batch {microbatch}")
-    return tensors, table.shapes[microbatch][stage - 1]
+    boundary = table.shapes[microbatch][stage - 1]
+    return unpacked(boundary.leaves, tensors), boundary

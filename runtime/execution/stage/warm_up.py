@@ -212,7 +212,14 @@ class _Passes:
         tap = None if with_loss else OutputTap(lambda _: None, with_loss=False)
         named = _copied(dict(batch.named(j)))
         return ForwardInput(
-            arguments, entry, _copied(targets), named, self._path.fused, self._path.moved, tap
+            arguments,
+            entry,
+            _copied(targets),
+            named,
+            self._path.fused,
+            self._path.moved,
+            tap,
+            self._exit,
         )
 
     def _gradients(self, outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:

@@ -224,7 +224,8 @@ class ListedTrials:
             must_stop=should_stop,
         )
         found = search(builder, effort, 0, should_stop)
-        found += at_release_dates(builder, 0, should_stop)
+        most_dated = LISTED_TRIALS.dated_orders
+        found += at_release_dates(builder, 0, should_stop, most_orders=most_dated)
         best = sorted(found, key=lambda one: one.value_us)[: LISTED_TRIALS.evaluated]
         self._take(trial, [_Listed(builder, one) for one in best], should_stop)
 

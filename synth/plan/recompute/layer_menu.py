@@ -113,6 +113,7 @@ def figures(stage: StageCosts) -> tuple[int, ...]:
         stage.saved_w_bytes,
         *(rises[kind] for kind in (OpKind.F, OpKind.R, OpKind.B, OpKind.W, OpKind.BW)),
         stage.light_rise,
+        stage.sent_output_bytes,
         stage.input_until.rank_in_chain,
         stage.output_until.rank_in_chain,
     )
@@ -226,13 +227,15 @@ class _Row(NamedTuple):
             kind: base.duration_us[kind] + ns // _NS_PER_US
             for kind, ns in zip(_VARIED, self.extra_ns, strict=True)
         }
-        rises = {
-            OpKind.F: self.forward_rise,
-            OpKind.R: self.again_rise,
-            OpKind.B: max(self.last.rise_bytes[OpKind.B], self.backward_rise),
-            OpKind.W: max(self.last.rise_bytes[OpKind.W], self.weight_rise),
-            OpKind.BW: max(self.last.rise_bytes[OpKind.BW], self.fused_rise),
+        earlier = {
+            OpKind.B: self.backward_rise,
+            OpKind.W: self.weight_rise,
+            OpKind.BW: self.fused_rise,
         }
+        rises = {OpKind.F: self.forward_rise, OpKind.R: self.again_rise}
+        for kind, rise in earlier.items():
+            kept = ends.kept(self.run.place, kind)
+            rises[kind] = max(self.last.rise_bytes[kind], rise + kept)
         return base.replace(
             duration_us={**base.duration_us, **durations},
             saved_bytes=self.saved + ends.saved_bytes,
@@ -241,6 +244,7 @@ class _Row(NamedTuple):
             input_until=ends.input_until,
             output_until=ends.output_until,
             light_rise_bytes=self.light_rise,
+            sent_bytes=None if ends.sent_bytes == base.output_bytes else ends.sent_bytes,
             parts_bytes=ends.parts_bytes,
         )
 

@@ -69,6 +69,8 @@ class ListedTrialTuning:
     # Cuts of each placement, and priority rules on each.
     cuts: int = 3
     rules: int = 12
+    # Orders from release dates on each of them, at most: those of few ops soon repeat.
+    dated_orders: int = 4_000
     # Cuts of a single placement whose partition is searched without bounds over all.
     cuts_of_one: int = 12
     # Share of the time for list schedules that the search for the cut of the least bound takes.

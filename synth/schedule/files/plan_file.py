@@ -53,11 +53,12 @@ class Plan(Displayed, FileRecord):
     12 ranks that are groups of devices, and the policies under which layers are recomputed in
     part, version 13 F and BW of two micro-batches that run at once (`&` between two ops), version
     14 a vocabulary that is divided over all ranks, version 15 the time of the reduction of
-    gradients among the devices of a rank, and tied parameters that are frozen.
+    gradients among the devices of a rank, and tied parameters that are frozen, version 17 what
+    the send of an output and of a gradient takes of the sender's memory.
     """
 
     FORMAT: ClassVar[str] = "synth-schedule"
-    VERSION: ClassVar[int] = 16
+    VERSION: ClassVar[int] = 17
     OF_FILE: ClassVar[tuple[str, ...]] = (*FileRecord.OF_FILE, FINGERPRINT)
     SINCE: ClassVar[Mapping[str, int]] = {
         FINGERPRINT: 3,
@@ -78,6 +79,8 @@ class Plan(Displayed, FileRecord):
         "costs.ties.reduce_us": 15,
         "costs.stages.parts_bytes": 16,
         "costs.ties.trained": 16,
+        "costs.stages.sent_bytes": 17,
+        "costs.stages.shared_gradient_bytes": 17,
         "vocabulary": 14,
     }
     MADE_BY: ClassVar[tuple[str, ...]] = ("synth solve",)

@@ -17,9 +17,11 @@ from synth.schedule.lowering.effects import (
     EffectSetting,
     makes_of,
     op_rise_bytes,
+    own_value_bytes,
     reads_of,
     stage_bytes,
 )
+from synth.schedule.model import Placement
 
 # The first value kinds, which suffice if saved activations are neither rebuilt nor moved.
 _PLAIN_VALUES = 5
@@ -61,8 +63,9 @@ class EffectTable:
     """`Effects` and costs as arrays, by class of op and number of value.
 
     A value's number is the index of its kind in `VALUE_KINDS` times the number of cells, plus its
-    cell. The index into `value_bytes` is that number divided by the number of micro-batches. If
-    all ops are F, B, W, BW or STEP (`is_plain`), there are only their classes and values.
+    cell. The index into `value_bytes`, and `own_bytes` on the rank that makes it, is that number
+    divided by the number of micro-batches. If all ops are F, B, W, BW or STEP (`is_plain`),
+    there are only their classes and values.
     """
 
     num_cells: int
@@ -73,6 +76,7 @@ class EffectTable:
     rise_bytes: IntArray
     made_bytes: IntArray
     value_bytes: IntArray
+    own_bytes: IntArray
 
 
 class _Class(NamedTuple):
@@ -95,23 +99,31 @@ def _classes(num_stages: int, is_plain: bool) -> list[_Class]:
 @lru_cache(maxsize=32)  # a search evaluates thousands of orders on the same costs
 def effect_table(
     table: CostTable,
-    num_replicas: int,
+    placement: Placement,
     num_micro_batches: int,
     *,
     is_plain: bool,
     one_update: bool,
     barriers: int,
 ) -> EffectTable:
-    """Make the table of stages with `num_replicas` copies.
+    """Make the table of the stages of a placement.
 
     If there is not `one_update`, it lacks the reads of STEPs. `barriers` are those of a divided
     vocabulary.
     """
-    stages, num_stages = table.stages, len(table.stages)
+    stages, num_stages, num_replicas = table.stages, len(table.stages), len(placement.ranks)
     num_cells = num_replicas * num_stages * num_micro_batches
     value_kinds = VALUE_KINDS[:_PLAIN_VALUES] if is_plain else VALUE_KINDS
     sizes = np.array([[stage_bytes(stage, kind) for stage in stages] for kind in value_kinds])
+    # By kind of value, copy and stage.
     value_bytes = np.repeat(sizes, num_replicas, axis=0).ravel()
+    own_bytes = value_bytes.copy()
+    if is_plain and not barriers:
+        for kind, of_copies in own_value_bytes(stages, placement).items():
+            first = VALUE_CODES[kind] * len(of_copies)
+            own_bytes[first : first + len(of_copies)] = of_copies
+        if np.array_equal(own_bytes, value_bytes):
+            own_bytes = value_bytes
     classes = _classes(num_stages, is_plain)
     reads, makes = _accesses(
         EffectSetting.of(stages, barriers),
@@ -127,8 +139,9 @@ def effect_table(
         makes,
         np.array([stages[c.stage].duration_us[c.kind] for c in classes]),
         np.array([op_rise_bytes(stages[c.stage], c.kind, c.saved_mode) for c in classes]),
-        _made_bytes(makes, value_bytes, num_stages, num_micro_batches),
+        _made_bytes(makes, own_bytes, num_stages, num_micro_batches),
         value_bytes,
+        own_bytes,
     )
 
 
@@ -192,11 +205,11 @@ def _add_reads_of_step(
 
 
 def _made_bytes(
-    makes: AccessTable, value_bytes: IntArray, num_stages: int, num_micro_batches: int
+    makes: AccessTable, own_bytes: IntArray, num_stages: int, num_micro_batches: int
 ) -> IntArray:
     """The bytes of the values that an op of each class makes."""
     made = np.zeros(len(makes.count), np.int64)
     of_class = np.repeat(np.arange(len(made)), makes.count)
     places = makes.distance // num_micro_batches + of_class % num_stages
-    np.add.at(made, of_class, value_bytes[places])
+    np.add.at(made, of_class, own_bytes[places])
     return made

@@ -9,7 +9,7 @@ keeps nothing for B; if an OFFLOAD follows, B reads the copy that came back. Vis
 sums of gradients depend on the order of a whole program; they are in `weight_visits`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from synth.costs.costs import Costs
@@ -17,6 +17,7 @@ from synth.costs.stage_costs import StageCosts
 from synth.op_kinds import VISITS, OpKind
 from synth.schedule.arrays import SAVED_MODES, Cell, SavedMode
 from synth.schedule.lowering.stage_flow import OfStage, StageFlow
+from synth.schedule.model import Placement
 from synth.schedule.ops import Op, Value, ValueKind
 
 VALUE_KINDS = tuple(ValueKind)
@@ -79,7 +80,8 @@ class Effects:
     costs say which ops these are. Weights are read by every F, B, BW and R. Where they stay with
     their stage they neither order nor free anything; `visits` has the accesses where they are
     passed or have versions. If there is not `one_update`, it also has the gradients that STEPs
-    read. `barriers` are those of a divided vocabulary (`StageFlow`).
+    read. `barriers` are those of a divided vocabulary (`StageFlow`). The `placement` is that of ops
+    that are F, B, W, BW or STEP alone; without one, senders count all that they send.
     """
 
     def __init__(
@@ -91,11 +93,13 @@ class Effects:
         *,
         one_update: bool = True,
         barriers: int = 0,
+        placement: Placement | None = None,
     ) -> None:
         self._stages = costs.stages
         self._setting = EffectSetting.of(costs.stages, barriers)
         self._visits = visits or VisitAccesses({}, {})
         self._one_update = one_update
+        self._own_bytes = None if placement is None else own_value_bytes(costs.stages, placement)
         self._num_micro_batches = num_micro_batches
         self._saved_modes = saved_modes or {}
 
@@ -124,6 +128,12 @@ class Effects:
         """The size of a value; wgrad is part of the static bytes, a parked copy is elsewhere."""
         return stage_bytes(self._stages[value.stage], value.kind)
 
+    def own_bytes_of(self, value: Value) -> int:
+        """The size of a value on the rank that makes it; see `own_value_bytes`."""
+        own = (self._own_bytes or {}).get(value.kind)
+        copy = value.replica * len(self._stages) + value.stage
+        return self.bytes_of(value) if own is None else own[copy]
+
     def rise_bytes(self, op: Op) -> int:
         """The rise of memory above its level at the op's start, while the op runs."""
         return op_rise_bytes(self._stages[op.stage], op.kind, self.saved_mode(op))
@@ -144,6 +154,24 @@ def stage_bytes(stage: StageCosts, kind: ValueKind) -> int:
         WEIGHTS: stage.parameter_bytes,
     }
     return others.get(kind, 0)
+
+
+def own_value_bytes(
+    stages: Sequence[StageCosts], placement: Placement
+) -> dict[ValueKind, list[int]]:
+    """Return by stage copy what activations and gradients take on the ranks that make them.
+
+    The sender holds other parts of its output anyway, until its B or longer. So they are there for
+    the next stage, too, if that one is on the same rank and needs its input until B at most.
+    """
+    found: dict[ValueKind, list[int]] = {ACT: [], GRAD: []}
+    for ranks in placement.ranks:
+        for s, stage in enumerate(stages):
+            following = stages[s + 1] if s + 1 < len(stages) else stage
+            is_whole = ranks[s : s + 2] == (ranks[s],) * 2 and following.input_until == OpKind.W
+            found[ACT].append(stage.output_bytes if is_whole else stage.sent_output_bytes)
+            found[GRAD].append(max(0, stage.returned_bytes - following.shared_gradient_bytes))
+    return found
 
 
 def op_rise_bytes(stage: StageCosts, kind: OpKind, saved_mode: SavedMode) -> int:

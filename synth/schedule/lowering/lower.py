@@ -109,7 +109,12 @@ class Lowered:
             None if found is None else self._accesses(found),
             one_update=self.versions is None,
             barriers=self.schedule.vocabulary,
+            placement=self.schedule.placement if self._senders_share else None,
         )
+
+    @property
+    def _senders_share(self) -> bool:
+        return self.arrays.is_plain and not self.schedule.vocabulary
 
     @property
     def stored(self) -> Pairs | None:
@@ -283,10 +288,9 @@ def lower_arrays(arrays: OpArrays, costs: Costs, *, synchronous_step: bool = Fal
         costs = sharded_costs(costs, schedule.weights.sharded)
     if schedule.weights is not None or schedule.versions is not None:
         costs = costs.untied()
-    num_replicas = len(schedule.placement.ranks)
     table = effect_table(
         costs.table(),
-        num_replicas,
+        schedule.placement,
         schedule.num_micro_batches,
         is_plain=arrays.is_plain,
         one_update=schedule.versions is None,

@@ -6,11 +6,12 @@ from functools import cached_property
 import numpy as np
 
 from synth.costs.costs import HOST, Costs, IntArray
+from synth.op_kinds import OpKind
 from synth.schedule.arrays import Flags, OpArrays
 from synth.schedule.lowering import positions
 from synth.schedule.lowering.def_use import DefUse, group_starts
 from synth.schedule.lowering.effect_table import EffectTable
-from synth.schedule.lowering.effects import MOVED_BACK, MOVED_OUT, VALUE_CODES
+from synth.schedule.lowering.effects import ACT, MOVED_BACK, MOVED_OUT, VALUE_CODES
 from synth.schedule.lowering.offload import MoveBuffers, host_transfers, left_with_host
 from synth.schedule.lowering.required_transfers import RequiredTransfers
 from synth.schedule.lowering.visit_transfers import weight_transfers
@@ -95,6 +96,8 @@ def find_transfers(
     wait = positions.behind(arrays, made, source, arrays.schedule.buffering.send_behind)
     copy = value // arrays.schedule.num_micro_batches
     num_bytes = table.value_bytes[copy]
+    if table.own_bytes is not table.value_bytes:
+        wait = np.minimum(wait, _before_backward(arrays, table, value, source))
     duration_us = _durations_us(costs, link, copy, num_bytes, required)
     if not arrays.is_plain:
         wait[source == HOST] = 0
@@ -117,6 +120,25 @@ def find_transfers(
         held,
         sent,
     )
+
+
+def _before_backward(
+    arrays: OpArrays, table: EffectTable, value: IntArray, source: IntArray
+) -> IntArray:
+    """The place of the source's B or BW for sends of memory that it frees, else the program's end.
+
+    Its gradient comes from the ranks that the output was sent to, so there is nothing to wait for.
+    """
+    places = np.diff(arrays.first_node)[source]
+    copy = value // arrays.schedule.num_micro_batches
+    is_shared = table.own_bytes[copy] < table.value_bytes[copy]
+    is_shared &= value // table.num_cells == VALUE_CODES[ACT]
+    backward = np.full(table.num_cells, arrays.num_nodes)
+    nodes = arrays.of_kinds(OpKind.B, OpKind.BW).nonzero()[0]
+    backward[arrays.cells[nodes]] = arrays.begins_of_pairs(nodes)
+    first = np.array(arrays.first_node)[source[is_shared]]
+    places[is_shared] = backward[value[is_shared] % table.num_cells] - first
+    return places
 
 
 def _required_transfers(

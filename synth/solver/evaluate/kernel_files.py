@@ -17,6 +17,8 @@ from synth.solver.evaluate import (
     move_kernel,
     op_table,
     order_arrays,
+    path_arrays,
+    path_kernel,
     time_kernel,
     walk_kernel,
 )
@@ -52,8 +54,9 @@ def _mark() -> Path | None:
     if not hasattr(_DISPATCHERS[0], "stats") or _DISPATCHERS[0].stats.cache_path is None:
         return None
     made_by = (version("numba"), sys.version, platform.processor())
-    kernels = (time_kernel, memory_kernel, move_kernel, walk_kernel, list_kernel, block_kernel)
-    modules = (*kernels, op_table, order_arrays, move_arrays, list_arrays, block_arrays)
+    orders = (time_kernel, memory_kernel, move_kernel, path_kernel, walk_kernel)
+    arrays = (order_arrays, move_arrays, path_arrays, list_arrays, block_arrays)
+    modules = (*orders, list_kernel, block_kernel, op_table, *arrays)
     code = b"".join(Path(str(module.__file__)).read_bytes() for module in modules)
     digest = hashlib.sha256(code + repr(made_by).encode()).hexdigest()[:16]
     return Path(_DISPATCHERS[0].stats.cache_path) / f"kernels-{digest}.compiled"

@@ -9,6 +9,7 @@ from synth.solver.evaluate.order_arrays import (
     FIRST_READER,
     FIRST_VALUE,
     HEADROOM,
+    IS_REPOSTED,
     IS_SENT,
     LENGTH,
     MAKER,
@@ -74,12 +75,13 @@ def peak_bytes(a: OrderArrays, rank: int) -> int:
 
 @compiled
 def fits(a: OrderArrays, rank: int) -> bool:
-    """Return True if a rank, and those whose receives depend on its order, keep their caps."""
+    """Return True if a rank, and those whose receives its last change moved, keep their caps."""
     ranks, links, links_of = a.ranks, a.links, a.links_of
     if ranks[rank, HEADROOM] >= 0 and peak_bytes(a, rank) > ranks[rank, HEADROOM]:
         return False
     for which in range(ranks[rank, FIRST_LINK], ranks[rank + 1, FIRST_LINK]):
-        other = links[links_of[which], TARGET]
+        link = links_of[which]
+        other = links[link, TARGET] if links[link, IS_REPOSTED] else rank
         headroom = ranks[other, HEADROOM]
         if other != rank and headroom >= 0 and peak_bytes(a, other) > headroom:
             return False

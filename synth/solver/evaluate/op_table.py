@@ -67,7 +67,7 @@ class OpTable:
         self.num_copies = len(self.copy_ranks)
         self.num_split = 3 * self.num_copies * self.num_micro_batches
         self.num_ops = self.num_split + self.num_copies
-        self._effects = Effects(problem.costs, self.num_micro_batches)
+        self._effects = Effects(problem.costs, self.num_micro_batches, placement=self.placement)
         self.received_bytes = [0] * self.num_ops
         self.source = [NONE] * self.num_ops
         self.reader = [NONE] * self.num_ops
@@ -104,6 +104,12 @@ class OpTable:
         """Return 3 · copy + kind; ops of one row keep their order."""
         return number // self.num_micro_batches
 
+    def rank_of(self, number: int) -> int:
+        """Return the rank of an op."""
+        if number >= self.num_split:
+            return self.copy_ranks[number - self.num_split]
+        return self.copy_ranks[self.row(number) // 3]
+
     def _first(self, copy: int, kind: OpKind) -> int:
         code = 1 if kind == BW else SPLIT.index(kind)
         return (3 * copy + code) * self.num_micro_batches
@@ -130,13 +136,13 @@ class OpTable:
 
     def _add(self, value: Value, copy: int, kind: OpKind) -> None:
         """Note where the bytes of a value are freed on each rank that has it."""
-        size, rank = self._effects.bytes_of(value), self.copy_ranks[copy]
+        size, rank = self._effects.own_bytes_of(value), self.copy_ranks[copy]
         readers = list(self._readers(value))
         away = [reader for reader in readers if self.copy_ranks[reader[0]] != rank]
         home = [reader for reader in readers if self.copy_ranks[reader[0]] == rank]
         if away:
             self._send(value, (copy, kind), away[0])
-            self._free(size, away, (copy, kind))
+            self._free(self._effects.bytes_of(value), away, (copy, kind))
         lasts = [one for one in home if not any(_precedes(one, other) for other in home)]
         if away and not home:
             self._fill(self.sent_bytes, copy, kind, size)
@@ -200,7 +206,7 @@ class OpTable:
         stage = self.problem.costs.stages[op.stage]
         made = 0
         if kind != STEP:
-            made = sum(map(self._effects.bytes_of, self._effects.makes(op)))
+            made = sum(map(self._effects.own_bytes_of, self._effects.makes(op)))
         at = [(copy, kind)] if kind != BW else [(copy, B), (copy, W)]
         freed = sum(self._freed.get(each, 0) for each in at)
         freed += sum(self._freed_own.get(each, 0) for each in at if kind != BW)

@@ -24,6 +24,7 @@ from synth.solver.evaluate.move_arrays import (
     without_moves,
 )
 from synth.solver.evaluate.op_table import NONE, OpTable
+from synth.solver.evaluate.path_arrays import PathArrays, path_arrays
 from synth.solver.instance.instance import BW
 
 Ints = npt.NDArray[np.int64]
@@ -35,9 +36,10 @@ Ints = npt.NDArray[np.int64]
 SOURCE, READER, LAG, PREVIOUS, POST, PLACE, DURATION, RISE, DELTA = range(9)
 SPLIT_DURATION, SPLIT_RISE, SPLIT_DELTA = range(9, 12)
 # The bytes of the receive and those that the awaited send frees; 1 for a B that BW does; the first
-# part of the op, which does not wait for what it reads.
-RECEIVED, SENT, IS_FUSED, LEAD = range(12, 16)
-_OP_COLUMNS = 16
+# part of the op, which does not wait for what it reads; its rank; the op that sends behind it on
+# its link, and the number of that link, if it crosses.
+RECEIVED, SENT, IS_FUSED, LEAD, AT_RANK, NEXT, LINK = range(12, 19)
+_OP_COLUMNS = 19
 
 # Of ranks: the number of ops and of STEPs; the cap less the static bytes, `NONE` without a cap; the
 # links that cross; the values that are freed where the order says.
@@ -46,8 +48,9 @@ LENGTH, NUM_STEPS, HEADROOM, FIRST_LINK, FIRST_VALUE = range(5)
 # Of stage copies: the rank; 1 if B and W may be fused; what BW takes.
 RANK, IS_FUSIBLE, FUSED_DURATION = range(3)
 
-# Of links that cross, on which not all transfers keep their order: the rank that receives.
-TARGET, FIRST_SENDER = range(2)
+# Of links that cross, on which not all transfers keep their order: the rank that receives; 1 if the
+# last change moved one of its receives.
+TARGET, FIRST_SENDER, IS_REPOSTED = range(3)
 
 # Of values that are freed after their last reader, or where their send is awaited.
 NUM_BYTES, MAKER, IS_SENT, FIRST_READER = range(4)
@@ -74,9 +77,11 @@ class OrderArrays(NamedTuple):
         senders: the ops that send on each link that crosses, in order.
         readers: the readers of each value.
         ends, arrivals: by op, the end of it and of its transfer, in the programs last kept.
+        heads: both, one behind the other.
         tried_ends, tried_arrivals: the same in the programs timed last.
         waiting: by op, a rank that waits for it, or `NONE`.
         moves: those of saved activations to the host's memory and back.
+        paths: space for `path_kernel`.
     """
 
     num_ranks: int
@@ -100,10 +105,12 @@ class OrderArrays(NamedTuple):
     readers: Ints
     ends: Ints
     arrivals: Ints
+    heads: Ints
     tried_ends: Ints
     tried_arrivals: Ints
     waiting: Ints
     moves: MoveArrays
+    paths: PathArrays
 
 
 class BestPrograms(NamedTuple):
@@ -121,7 +128,7 @@ class BestPrograms(NamedTuple):
         return cls(*copies, BestMoves.of(arrays.moves))
 
 
-_BY_OP = ("ends", "arrivals", "tried_ends", "tried_arrivals", "waiting")
+_BY_OP = ("tried_ends", "tried_arrivals", "waiting")
 
 
 def order_arrays(
@@ -151,6 +158,7 @@ def order_arrays(
     most = 4 * table.num_ops
     values = [value for of_rank in table.shared for value in of_rank]
     steps = [sum(op >= table.num_split for op in program) for program in listed]
+    heads = _full(2 * table.num_ops)
     rooms = [NONE if headroom is None else headroom for headroom in headrooms]
     return OrderArrays(
         num_ranks=schedule.num_ranks,
@@ -172,7 +180,7 @@ def order_arrays(
             _firsts(map(len, table.shared)),
         ),
         copies=_table(table.copy_ranks, is_fusible, *zip(*table.fused, strict=True)),
-        links=_table(links.targets, _firsts(map(len, links.crossing))),
+        links=_table(links.targets, _firsts(map(len, links.crossing)), [1] * len(links.targets)),
         values=_table(
             [value.num_bytes for value in values],
             [value.maker for value in values],
@@ -183,8 +191,12 @@ def order_arrays(
         links_of=_ints(link for of_rank in links.of_rank for link in of_rank),
         senders=_ints(op for senders in links.crossing for op in senders),
         readers=_ints(op for value in values for op in value.readers),
+        ends=heads[: table.num_ops],
+        arrivals=heads[table.num_ops :],
+        heads=heads,
         **{name: _full(table.num_ops) for name in _BY_OP},
         moves=move_arrays(table, schedule),
+        paths=path_arrays(table.num_ops),
     )
 
 
@@ -216,6 +228,7 @@ def _ops(table: OpTable, programs: list[list[int]]) -> Ints:
         (SENT, table.sent_bytes),
         (LAG, table.lag_us),
         (LEAD, table.lead_us),
+        (AT_RANK, [table.rank_of(op) for op in range(table.num_ops)]),
     ):
         ops[:, column] = values
     for program in programs:
@@ -237,11 +250,12 @@ class _Links:
         self.targets: list[int] = []
         self.of_rank: list[list[int]] = [[] for _ in programs]
         for (rank, to), senders in by_ends.items():
-            ops[senders[1:], PREVIOUS] = senders[:-1]
+            ops[senders[1:], PREVIOUS], ops[senders[:-1], NEXT] = senders[:-1], senders[1:]
             read_at = [int(ops[table.reader[op], PLACE]) for op in senders]
             if len({table.row(op) for op in senders}) > 1 or read_at != sorted(read_at):
                 for end in (rank, to):
                     self.of_rank[end].append(len(self.crossing))
+                ops[senders, LINK] = len(self.crossing)
                 self.crossing.append(senders)
                 self.targets.append(to)
 

@@ -232,14 +232,21 @@ def run(a: OrderArrays, places: Ints, limit_us: float) -> int:
 
 
 @compiled
+def value_of_ends(a: OrderArrays) -> int:
+    """Time the STEPs behind `ends` and `arrivals`, all of which are known; return the value."""
+    t = _Times(a.programs, a.ops, a.copies, a.ends, a.arrivals, a.ahead, a.num_micro_batches)
+    return _value(a, t, a.paths.queue)
+
+
+@compiled
 def _value(a: OrderArrays, t: _Times, chain: Ints) -> int:
     """Time the STEPs and return the value."""
-    programs, ops, ranks, tried_ends = a.programs, a.ops, a.ranks, a.tried_ends
+    programs, ops, ranks, ends = a.programs, a.ops, a.ranks, t.ends
     _time_steps(a, t, chain)
     makespan_us = period_us = 0
     for rank in range(a.num_ranks):
         first, last = programs[rank, 0], programs[rank, ranks[rank, LENGTH] - 1]
-        end_us, begin_us = tried_ends[last], tried_ends[first] - ops[first, DURATION]
+        end_us, begin_us = ends[last], ends[first] - ops[first, DURATION]
         makespan_us = max(makespan_us, end_us)
         period_us = max(period_us, end_us - begin_us)
     return int(a.makespans * makespan_us + a.periods * period_us)
@@ -256,13 +263,13 @@ def keep(a: OrderArrays) -> None:
 @compiled
 def _time_steps(a: OrderArrays, t: _Times, chain: Ints) -> None:
     """Time the STEPs, which end the programs and wait for the reductions of their stages."""
-    programs, ops, ranks, tried_ends = a.programs, a.ops, a.ranks, a.tried_ends
-    reduced_us = _reductions_us(a)
+    programs, ops, ranks, ends = a.programs, a.ops, a.ranks, t.ends
+    reduced_us = _reductions_us(a, t.ends)
     for rank in range(a.num_ranks):
         length = ranks[rank, LENGTH]
         for place in range(length - ranks[rank, NUM_STEPS], length):
             op = programs[rank, place]
-            at = tried_ends[programs[rank, place - 1]] if place else 0
+            at = ends[programs[rank, place - 1]] if place else 0
             if a.moves.counts[rank]:
                 at = max(at, _moved_us(a, rank, place, at))
             if place > a.behind:
@@ -270,23 +277,16 @@ def _time_steps(a: OrderArrays, t: _Times, chain: Ints) -> None:
                 if ops[sender, READER] != NONE:
                     at = max(at, _transfer(t, sender, chain))
             at = max(at, reduced_us[(op - a.num_split) % a.num_stages])
-            tried_ends[op] = at + ops[op, DURATION]
+            ends[op] = at + ops[op, DURATION]
 
 
 @compiled
-def _reductions_us(a: OrderArrays) -> Ints:
+def _reductions_us(a: OrderArrays, ends: Ints) -> Ints:
     """Return by stage when its all-reduce ends, 0 without one.
 
     Groups of the same ranks reduce in the order in which the programs end the stages.
     """
-    programs, ops, ranks, copies, reductions, tried_ends = (
-        a.programs,
-        a.ops,
-        a.ranks,
-        a.copies,
-        a.reductions,
-        a.tried_ends,
-    )
+    programs, ops, ranks, copies, reductions = a.programs, a.ops, a.ranks, a.copies, a.reductions
     num_stages, count, num_split = a.num_stages, a.num_micro_batches, a.num_split
     reduced = filled(num_stages, 0)
     num_turns = len(reductions)
@@ -305,7 +305,7 @@ def _reductions_us(a: OrderArrays) -> Ints:
                 stage = copy % num_stages
                 listed = place + num_moves_before(a.moves, rank, place)
                 after[stage] = max(after[stage], listed)
-                ready_us[stage] = max(ready_us[stage], tried_ends[op])
+                ready_us[stage] = max(ready_us[stage], ends[op])
     free_us = filled(num_turns, 0)
     is_done = filled(num_turns, 0)
     for _ in range(num_turns):

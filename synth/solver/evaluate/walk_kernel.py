@@ -1,8 +1,8 @@
 """A random walk over programs, compiled by Numba.
 
-Every order is timed anew from the first op that a move can affect, and its memory is counted anew;
-compiled that takes some nanoseconds per op, less than it takes to keep track of what a move
-changes. All functions change `OrderArrays` in place.
+The times of what a move affects follow it (`path_kernel`), and the memory of its rank is counted
+anew. Where activations move to the host's memory, the order is timed anew from the first op that
+the move can affect. All functions change `OrderArrays` in place.
 """
 
 import math
@@ -32,17 +32,29 @@ from synth.solver.evaluate.order_arrays import (
     FUSED_DURATION,
     IS_FUSED,
     IS_FUSIBLE,
+    IS_REPOSTED,
     LENGTH,
+    LINK,
+    NEXT,
     NUM_STEPS,
     PLACE,
     POST,
     PREVIOUS,
     READER,
+    SOURCE,
     SPLIT_DURATION,
     BestPrograms,
     Ints,
     OrderArrays,
 )
+from synth.solver.evaluate.path_arrays import (
+    EARLIER,
+    FUSION,
+    HAS_TAILS,
+    LATER,
+    NUM_RELINKED,
+)
+from synth.solver.evaluate.path_kernel import find_tails, renew_heads, renew_tails
 from synth.solver.evaluate.time_kernel import keep, run, unaffected
 
 Floats = npt.NDArray[np.float64]
@@ -60,27 +72,50 @@ def _copy_table(source: Ints, target: Ints) -> None:
 @compiled
 def update_links(a: OrderArrays, rank: int) -> None:
     """Update the order of the links of a rank that cross, and where their receives are posted."""
-    ops, ranks, links, links_of, senders = a.ops, a.ranks, a.links, a.links_of, a.senders
-    ahead = a.ahead
+    _update_links(a, rank, 0, a.ranks[rank, LENGTH] - 1)
+
+
+@compiled
+def _update_links(a: OrderArrays, rank: int, first: int, last: int) -> None:
+    """Update the links of a rank of which the ops from one place to another send or read."""
+    ops, ranks, links, senders, program = a.ops, a.ranks, a.links, a.senders, a.programs[rank]
     for which in range(ranks[rank, FIRST_LINK], ranks[rank + 1, FIRST_LINK]):
-        link = links_of[which]
-        first, end = links[link, FIRST_SENDER], links[link + 1, FIRST_SENDER]
-        # Insertion sort: nearly all of them are in order.
-        for at in range(first + 1, end):
-            op, to = senders[at], at
-            while to > first and ops[senders[to - 1], PLACE] > ops[op, PLACE]:
-                senders[to] = senders[to - 1]
-                to -= 1
-            senders[to] = op
-        before = NONE
-        for at in range(first, end):
-            ops[senders[at], PREVIOUS] = before
-            before = senders[at]
-        earliest = 4 * len(ops)
-        for at in range(end - 1, first - 1, -1):
-            op = senders[at]
-            earliest = min(earliest, max(0, ops[ops[op, READER], PLACE] - ahead))
-            ops[op, POST] = earliest
+        link = a.links_of[which]
+        links[link, IS_REPOSTED] = 0
+        num_senders = num_readers = 0
+        for place in range(first, last + 1):
+            sender = ops[program[place], SOURCE]
+            num_senders += ops[program[place], LINK] == link
+            num_readers += sender != NONE and ops[sender, LINK] == link
+        if num_senders > 1:
+            # Insertion sort: nearly all of them are in order.
+            begin, end = links[link, FIRST_SENDER], links[link + 1, FIRST_SENDER]
+            for at in range(begin + 1, end):
+                op, to = senders[at], at
+                while to > begin and ops[senders[to - 1], PLACE] > ops[op, PLACE]:
+                    senders[to] = senders[to - 1]
+                    to -= 1
+                senders[to] = op
+        if num_senders > 1 or num_readers:
+            _relink(a, link)
+
+
+@compiled
+def _relink(a: OrderArrays, link: int) -> None:
+    """Tell the senders of a link that crosses of their order, and note those that it is new to."""
+    ops, links, senders, relinked = a.ops, a.links, a.senders, a.paths.relinked
+    counts, ahead = a.paths.counts, a.ahead
+    first, behind, earliest = links[link, FIRST_SENDER], NONE, 4 * len(ops)
+    for at in range(links[link + 1, FIRST_SENDER] - 1, first - 1, -1):
+        op, before = senders[at], senders[at - 1] if at > first else NONE
+        earliest = min(earliest, max(0, ops[ops[op, READER], PLACE] - ahead))
+        is_reposted = ops[op, POST] != earliest
+        if is_reposted or ops[op, PREVIOUS] != before or ops[op, NEXT] != behind:
+            ops[op, PREVIOUS], ops[op, NEXT], ops[op, POST] = before, behind, earliest
+            links[link, IS_REPOSTED] |= is_reposted
+            relinked[counts[NUM_RELINKED]] = op
+            counts[NUM_RELINKED] += 1
+        behind = op
 
 
 @compiled
@@ -113,7 +148,7 @@ def _shift(a: OrderArrays, rank: int, place: int, target: int) -> None:
         at += step
     program[target] = op
     ops[op, PLACE] = target
-    update_links(a, rank)
+    _update_links(a, rank, min(place, target), max(place, target))
     if a.moves.counts[rank]:
         follow_op(a.moves, rank, place, target)
         _clamp_move(a, op)
@@ -265,11 +300,16 @@ def walk(
     Returns:
         The value, the best value, and the number of moves made.
     """
-    programs, ops, ranks, copies = a.programs, a.ops, a.ranks, a.copies
+    programs, ops, ranks, copies, counts = a.programs, a.ops, a.ranks, a.copies, a.paths.counts
     temperature_us, factor = cooling
     fusion_share, adjacent_share, farthest = shares
     host_share, stays_share, most_ahead = host
     num_made, w, w_place, was_fused = 0, 0, 0, False
+    has_paths = host_share == 0.0
+    for rank in range(a.num_ranks):
+        has_paths &= a.moves.counts[rank] == 0
+    if has_paths and not counts[HAS_TAILS]:
+        find_tails(a)
     for move in range(len(numbers)):
         limit_us = value_us - temperature_us * math.log(1.0 - numbers[move, 0])
         temperature_us *= factor
@@ -277,7 +317,7 @@ def walk(
         place = int(numbers[move, 2] * (ranks[rank, LENGTH] - ranks[rank, NUM_STEPS]))
         op = programs[rank, place]
         row, target, is_fusion = op // a.num_micro_batches, place, False
-        num_kept = keep_moves(a.moves, rank)
+        num_kept, counts[NUM_RELINKED] = keep_moves(a.moves, rank), 0
         if numbers[move, 3] < fusion_share:
             if row % 3 != 1 or not copies[row // 3, IS_FUSIBLE]:
                 continue
@@ -286,14 +326,20 @@ def walk(
             if was_fused and a.periods > 0 and not _splits_in_order(a, op):
                 continue
             w_place = ops[w, PLACE]
+            if was_fused:
+                horizon_us, first, last = a.ends[op], place, place + 1
+                a.ends[w] = a.ends[op]
+            else:
+                horizon_us, first, last = a.ends[w], place, w_place - 1
             _set_fused(a, rank, op, not was_fused)
-            start = 0
+            kind, start = FUSION, 0
         elif numbers[move, 3] < fusion_share + host_share:
             which = (numbers[move, 3] - fusion_share) / host_share
             drawn = which, numbers[move, 4], numbers[move, 5]
             start = _change_move(a, rank, _cell(a, op), drawn, stays_share, most_ahead)
             if start == NONE:
                 continue
+            horizon_us, first, last, kind = 0, 0, 0, FUSION
         else:
             distance = 1
             if numbers[move, 4] >= adjacent_share:
@@ -302,11 +348,19 @@ def walk(
             target = _reach(a, rank, place, distance if numbers[move, 5] >= 0.5 else -distance)
             if target == place:
                 continue
+            first, last = min(place, target), max(place, target)
+            kind, start = EARLIER if target < place else LATER, first
+            horizon_us = a.ends[programs[rank, last]]
             _shift(a, rank, place, target)
-            start = min(place, target)
         found_us = NONE
         if fits(a, rank):
-            found_us = run(a, unaffected(a, rank, start), limit_us)
+            if has_paths:
+                horizon_us += a.lead
+                found_us = renew_heads(a, rank, first, last, kind, horizon_us, limit_us)
+            else:
+                found_us = run(a, unaffected(a, rank, start), limit_us)
+                if found_us != NONE:
+                    keep(a)
         if found_us == NONE:
             if target != place:
                 _shift(a, rank, target, place)
@@ -316,7 +370,8 @@ def walk(
                     _shift(a, rank, ops[w, PLACE], w_place)
             restore_moves(a.moves, rank, num_kept)
             continue
-        keep(a)
+        if has_paths:
+            renew_tails(a, rank, first, last)
         num_made += 1
         value_us = found_us
         if value_us < best_us:

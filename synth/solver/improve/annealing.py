@@ -50,9 +50,10 @@ class _Start(NamedTuple):
     schedule: Schedule
 
 
-def first_round_s(num_ops: int) -> float:
-    """Return the seconds of the first round of annealing, about."""
-    return ANNEALING.moves_per_op * num_ops**2 / ANNEALING.units_per_s
+def first_rounds_s(num_ops: int) -> float:
+    """Return about how many seconds of annealing gain as much as building blocks."""
+    units = ANNEALING.first_rounds * ANNEALING.moves_per_op * num_ops**2
+    return units / ANNEALING.units_per_s
 
 
 class Annealing:
@@ -262,19 +263,19 @@ class Walk:
         host_share: float = 0.0,
     ) -> None:
         self.table, self.schedule, self._host_share = table, schedule, host_share
-        self._arrays = order_arrays(table, schedule, headrooms, fusible)
+        self.arrays = order_arrays(table, schedule, headrooms, fusible)
         self._fusion_share = ANNEALING.fusion_share if any(fusible) else 0.0
         for rank in range(schedule.num_ranks):
-            walk_kernel.update_links(self._arrays, rank)
-        self.value_us = self.best_us = time_kernel.time_orders(self._arrays)
-        self.fits = self.value_us != NONE and memory_kernel.all_fit(self._arrays)
-        time_kernel.keep(self._arrays)
-        self._best = BestPrograms.of(self._arrays)
+            walk_kernel.update_links(self.arrays, rank)
+        self.value_us = self.best_us = time_kernel.time_orders(self.arrays)
+        self.fits = self.value_us != NONE and memory_kernel.all_fit(self.arrays)
+        time_kernel.keep(self.arrays)
+        self._best = BestPrograms.of(self.arrays)
 
     @property
     def now(self) -> Schedule:
         """The schedule that the walk has reached."""
-        return replace(self.schedule, programs=programs_of(self.table, self._arrays))
+        return replace(self.schedule, programs=programs_of(self.table, self.arrays))
 
     @property
     def best(self) -> Schedule:
@@ -292,7 +293,7 @@ class Walk:
         shares = (self._fusion_share, ANNEALING.adjacent_share, ANNEALING.farthest)
         host = (self._host_share, ANNEALING.stays_share, ANNEALING.most_ahead)
         self.value_us, self.best_us, num_made = walk_kernel.walk(
-            self._arrays,
+            self.arrays,
             self._best,
             self.value_us,
             self.best_us,

@@ -7,7 +7,9 @@ relaxed one from below, the safe one nearly always from above.
 from collections.abc import Iterable
 
 from synth.op_kinds import MEASURED, OpKind
+from synth.schedule.lowering.effects import own_value_bytes
 from synth.schedule.model import SMALLEST_BUFFERING, Buffering
+from synth.schedule.ops import ValueKind
 from synth.solver.instance.instance import BW, SPLIT, STEP, B, F, Instance, Lifetime, W
 from synth.solver.instance.stage_copy import StageCopy, fusible
 from synth.solver.problem import Problem
@@ -50,6 +52,7 @@ class _Builder:
         self.problem, self.buffering, self.is_safe = problem, buffering, is_safe
         self.costs, self.placement = problem.costs, problem.placement
         self.num_stages = self.placement.num_stages
+        self.own_bytes = own_value_bytes(self.costs.stages, self.placement)
         self.lifetimes: list[Lifetime] = []
         self.deltas = [
             dict.fromkeys(SPLIT, 0) for _ in range(len(self.placement.ranks) * self.num_stages)
@@ -109,8 +112,8 @@ class _Builder:
         """Add an activation and its gradient between two stages of one rank, which are not sent."""
         upper = self.costs.stages[above % self.num_stages]
         lower = self.costs.stages[below % self.num_stages]
-        size = upper.output_bytes
-        self._add_lifetime(upper.returned_bytes, (below, B), (above, upper.gradient_until))
+        size, returned = (self.own_bytes[kind][above] for kind in (ValueKind.ACT, ValueKind.GRAD))
+        self._add_lifetime(returned, (below, B), (above, upper.gradient_until))
         # Until the stage above lets go of its output, and the one below of its input. B above
         # comes after B below; W's have no order, and then one of the two counts, or both.
         if upper.output_until == F or (upper.output_until, lower.input_until) == (B, W):
@@ -186,7 +189,7 @@ class _Builder:
             return None
         # F keeps all, B frees all but what W reads.
         retained = delta[F] + delta[B]
-        sent = stage.output_bytes if stage.output_until == F else 0
+        sent = stage.sent_output_bytes if stage.output_until == F else 0
         return sent + max(0, min(stage.returned_bytes, retained))
 
     def _peaks_above(self, copy: int, delta: dict[OpKind, int]) -> dict[OpKind, int]:
@@ -196,10 +199,10 @@ class _Builder:
         received = sent_up = received_up = sent = 0
         if above is not None and not self._is_local(copy, above):
             sender = self.costs.stages[above % self.num_stages]
-            received, sent_up = sender.output_bytes, sender.returned_bytes
+            received, sent_up = sender.output_bytes, self.own_bytes[ValueKind.GRAD][above]
         if below is not None and not self._is_local(copy, below):
             received_up = stage.returned_bytes
-            sent = stage.output_bytes if stage.output_until == F else 0
+            sent = stage.sent_output_bytes if stage.output_until == F else 0
         rise = stage.rise_bytes
         return {
             F: max(received + rise[F], delta[F] + sent),

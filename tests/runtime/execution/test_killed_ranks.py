@@ -132,3 +132,39 @@ def test_blocks_whose_ranks_were_all_killed_are_removed_by_the_next_pipeline(
     assert len(list(tmp_path.iterdir())) == 3
     remove_leftovers(tmp_path)
     assert set(tmp_path.iterdir()) == {elsewhere, living}
+
+
+class KilledInGather:
+    """A group whose rank dies when it has told the others the address of its socket."""
+
+    rank = 0
+
+    @property
+    def private(self) -> Any:
+        return self
+
+    def on_abort(self, abort: Any) -> None:
+        pass
+
+    def gather(self, address: str) -> None:
+        assert Path(address).is_socket()
+        die()
+
+
+def connect_and_be_killed(folder: Path) -> None:
+    from synth.runtime.execution.transport.gloo.eager_links import EagerLinks
+    from synth.runtime.run_folder import named_to_ranks
+
+    group: Any = KilledInGather()
+    with named_to_ranks(folder):
+        EagerLinks(group, [(0, 1)], {}, 1.0)
+
+
+def test_a_socket_whose_rank_was_killed_is_left_in_the_folder_that_the_launcher_removes(
+    tmp_path: Path,
+) -> None:
+    killed = forkserver().Process(target=connect_and_be_killed, args=(tmp_path,))
+    killed.start()
+    killed.join()
+    assert killed.exitcode == -signal.SIGKILL
+    assert [path.is_socket() for path in tmp_path.glob("*/*")] == [True]

@@ -102,3 +102,42 @@ def test_moves_leave_what_is_a_part_of_a_stage_s_input() -> None:
     plan = Plan.of(profile, sizes, schedule)
     assert schedule.offloads and all(stage.parts_bytes for stage in costs.stages[1:-1])
     assert min(differences("encoder_output", profile, plan)) >= 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", ["1f1b, 4 ranks", "zb-h1", "zb-v"])
+@pytest.mark.parametrize("name", ["rotary_tables", "turned", "channels_last", "histories"])
+def test_planned_peaks_are_those_of_what_is_held_sent_and_asked_for(
+    name: str, schedule: str
+) -> None:
+    profile = profiled(name)
+    for off in differences(name, profile, plan_of(profile, schedule, 2)):
+        assert -STATE_PERCENT <= off <= 6
+
+
+def test_layers_of_one_class_are_measured_apart_if_they_change_a_view() -> None:
+    relus = [nn.ReLU(True), nn.Linear(64, 64), nn.ReLU(True)]
+    layers = [models.Embedding(), nn.LayerNorm(64), *relus, models.Head()]
+    profile = profile_layers(layers, *models.batch(0), warmup=0, iterations=1)
+    assert profile.layers[2].profile != profile.layers[4].profile
+
+
+def test_a_profile_says_whose_gradients_are_one_and_who_asks_for_none() -> None:
+    made = [models.Embedding(lambda x: [torch.tanh(x)]), models.Apart(), models.Head()]
+    apart = profile_layers(made, *models.batch(0), warmup=0, iterations=1).layer_profile(1)
+    one_bytes = 4 * models.N * models.T * models.D
+    assert apart.boundary_tensors.shared_gradient_bytes == one_bytes
+    tables = [models.Embedding(lambda x: [x.detach().cos()]), models.Cross(), models.Head()]
+    first = profile_layers(tables, *models.batch(0), warmup=0, iterations=1).layer_profile(0)
+    assert [one.gradient_bytes for one in first.boundary_tensors.returned] == [one_bytes, 0]
+
+
+def test_a_profile_whose_layers_do_not_fit_is_refused() -> None:
+    made = [models.Embedding(lambda x: [torch.tanh(x)]), models.Cross(), models.Apart()]
+    profile = profile_layers([*made, models.Head()], *models.batch(0), warmup=0, iterations=1)
+    cross = profile.layer_profiles[profile.layers[1].profile]
+    assert cross.tensors is not None
+    fewer = cross.replace(tensors=cross.tensors.replace(taken=cross.tensors.taken[:1], returned=()))
+    kinds = {**profile.layer_profiles, profile.layers[1].profile: fewer}
+    with pytest.raises(ValueError, match=r"takes 1 tensor of \d+ bytes, and layer .* returns 2"):
+        profile.replace(layer_profiles=kinds)

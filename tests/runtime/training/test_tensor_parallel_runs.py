@@ -26,7 +26,7 @@ from tests.runtime.gloo_pool import GlooPool
 
 CPU = torch.device("cpu")
 TINY: dict[str, Any] = {
-    "vocabulary_size": 128, "width": 16, "num_blocks": 4, "num_heads": 4, "context_length": 32,
+    "vocabulary_size": 128, "width": 16, "num_blocks": 3, "num_heads": 4, "context_length": 32,
 }  # fmt: skip
 LLAMA = TINY | {"num_kv_heads": 2, "hidden_width": 24}
 MICRO_BATCHES = 4
@@ -226,7 +226,8 @@ def test_gradients_and_norms_equal_those_of_one_process(
     found = pool.run(gradients, 4, path, 1)
     check(plan, found, 1)
     if name.startswith("zb"):  # seven matrices of each block, and the head's, wait for W
-        assert all(deferred >= MICRO_BATCHES * 14 for *_, deferred in found)
+        for _, _, layers, deferred in found:
+            assert deferred >= MICRO_BATCHES * 7 * sum("block" in name for name in layers)
 
 
 @pytest.mark.slow
@@ -336,11 +337,17 @@ def test_a_pipeline_warns_of_stages_that_are_whole(
 
 def without_groups(plan: Plan) -> Plan:
     """The same order for ranks of one process, whose layers are whole."""
+    profile = profile_of_one(plan.workload.replace(group=None).model_dump_json())
+    return Plan.of(profile, plan.partition, plan.schedule())
+
+
+@cache
+def profile_of_one(text: str) -> Profile:
+    """A profile of a workload on one process."""
     from synth.runtime.profiling.profile_model import profile_model
 
-    workload = plan.workload.replace(group=None)
-    profile = profile_model(workload, CPU, warmup=0, iterations=1)
-    return Plan.of(profile, plan.partition, plan.schedule())
+    workload = Workload.model_validate_json(text)
+    return profile_model(workload, CPU, warmup=0, iterations=1)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd:0.9"])

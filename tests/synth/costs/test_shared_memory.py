@@ -21,6 +21,7 @@ from synth.profile.layer_tensors import (
     LayerTensors,
     MadeMemory,
     ReturnedTensor,
+    SharedGradient,
     TakenTensor,
     last_of,
 )
@@ -31,8 +32,15 @@ MB = 10**6
 NUM_TIMES = 5
 
 
-def random_tensors(rng: random.Random, sizes: list[int]) -> tuple[LayerTensors, list[int]]:
+def random_tensors(
+    rng: random.Random, sizes: list[int], gradients: list[int]
+) -> tuple[LayerTensors, list[int]]:
     """Return the tensors of a layer that takes some of these sizes, and the sizes returned."""
+    shared = [
+        SharedGradient(tensor=at, earlier=0, num_bytes=rng.randint(0, gradients[at]))
+        for at in range(1, len(gradients))
+        if rng.random() < 0.3
+    ]
     untils = (F, B, W)
     made = [MadeMemory(num_bytes=rng.randint(0, 20), until=rng.choice(untils)) for _ in range(2)]
     memory_sizes = [*sizes, *(one.num_bytes for one in made)]
@@ -51,6 +59,7 @@ def random_tensors(rng: random.Random, sizes: list[int]) -> tuple[LayerTensors, 
             )
             for at in memories
         ),
+        shared_gradients=tuple(shared),
     )
     return tensors, [memory_sizes[at] for at in memories]
 
@@ -61,7 +70,10 @@ def random_profile(seed: int, num_layers: int) -> Profile:
     layers: list[LayerProfile] = []
     sizes = [rng.randint(1, 20)]
     for _ in range(num_layers):
-        tensors, sizes = random_tensors(rng, sizes)
+        given = (
+            [one.gradient_bytes for one in layers[-1].boundary_tensors.returned] if layers else []
+        )
+        tensors, sizes = random_tensors(rng, sizes, given)
         sent = sum(one.num_bytes for one in tensors.returned)
         layers.append(random_layer(rng).replace(tensors=tensors, output_bytes=sent))
     return profile_of(layers)
@@ -124,10 +136,6 @@ class Walk:
         self.own = [one for one in own if one not in kept]
         # Held to the end of an op, as parts of the stage's ends.
         self.parts = [one for one in self.all.inputs if self.input_until == F]
-        last = len(layers) - 1
-        if self.output_until == F:
-            new = self.all.made[last]
-            self.parts += [one for one in self.own if one in self.all.outputs and one in new]
         self.inner = [one for one in self.own if one not in self.parts]
 
     def held(self, *kinds: OpKind) -> int:
@@ -139,12 +147,38 @@ class Walk:
         return sum(layer.saved_bytes for layer in self.layers) + self.held(B, W)
 
     @property
+    def sent(self) -> int:
+        """What the output takes besides what is saved, or held as a part of the input."""
+        returned = self.layers[-1].boundary_tensors.returned
+        both = list(zip(self.all.outputs, returned, strict=True))
+        free = {at for at, one in both if not one.is_copied and self.all.until(at) == F}
+        copies = sum(one.num_bytes for _, one in both if one.is_copied)
+        return copies + sum(self.all.size[one] for one in free)
+
+    def gradients(self, place: int) -> list[tuple[int, OpKind]]:
+        """The memories of the gradients of what a layer returns to the next one, and their ends."""
+        returned = self.layers[place].boundary_tensors.returned
+        shared = self.layers[place + 1].boundary_tensors.shared_gradients
+        first = {one.tensor: one.earlier for one in shared}
+        groups: dict[int, list[int]] = {}
+        for number in range(len(returned)):
+            groups.setdefault(first.get(number, number), []).append(number)
+        less = {one.tensor: one.num_bytes for one in shared}
+        return [
+            (
+                sum(returned[at].gradient_bytes - less.get(at, 0) for at in group),
+                last_of([returned[at].gradient_until for at in group]),
+            )
+            for group in groups.values()
+        ]
+
+    @property
     def saved_w(self) -> int:
         waiting = sum(
-            one.gradient_bytes
-            for layer in self.layers[:-1]
-            for one in layer.boundary_tensors.returned
-            if one.gradient_until == W
+            size
+            for place in range(len(self.layers) - 1)
+            for size, until in self.gradients(place)
+            if until == W
         )
         return sum(layer.saved_w_bytes for layer in self.layers) + self.held(W) + waiting
 
@@ -177,20 +211,16 @@ class Walk:
                 holders[one] = {at for at in holders[one] if self.all.holders[one][at] == W}
         for place in reversed(range(len(self.layers))):
             layer, is_inner = self.layers[place], place < len(self.layers) - 1
+            is_handed = is_inner and not self.layers[place + 1].boundary_tensors.shared_gradients
             peak = max(
-                peak, level + (layer.inner_rise(kind) if is_inner else layer.rise_bytes[kind])
+                peak, level + (layer.inner_rise(kind) if is_handed else layer.rise_bytes[kind])
             )
             level -= layer.saved_w_bytes if kind == W else layer.saved_bytes
             level += layer.saved_w_bytes if kind == B else 0
             if place and kind != W:
-                before = self.layers[place - 1].boundary_tensors
-                level += sum(one.gradient_bytes for one in before.returned)
+                level += sum(size for size, _ in self.gradients(place - 1))
             if is_inner:
-                level -= sum(
-                    one.gradient_bytes
-                    for one in layer.boundary_tensors.returned
-                    if one.gradient_until in over
-                )
+                level -= sum(size for size, until in self.gradients(place) if until in over)
             for one in self.inner:
                 if place in holders[one] and self.all.holders[one][place] in over:
                     holders[one].discard(place)
@@ -206,6 +236,8 @@ def test_memory_that_layers_share_counts_once(seed: int, num_layers: int) -> Non
     walk = Walk([profile.layer_profile(place) for place in range(1, num_layers + 1)])
     assert (stage.input_until, stage.output_until) == (walk.input_until, walk.output_until)
     assert (stage.saved_bytes, stage.saved_w_bytes) == (walk.saved, walk.saved_w)
+    if stage.output_until == F:
+        assert stage.sent_output_bytes == walk.sent
     assert stage.rise_bytes[F] == walk.forward()
     for kind in BACKWARDS:
         assert stage.rise_bytes[kind] == walk.backward(kind), kind

@@ -39,6 +39,8 @@ from tests.sweep import sweep
 from tests.synth.effort import HOURS_S
 from tests.synth.every_order import true_curve, true_value
 
+pytestmark = pytest.mark.usefixtures("kept_workers")
+
 QUICK = Effort(points=7, time_limit_s=300, jobs=2, workers=1, gap=0)
 
 

@@ -53,6 +53,8 @@ from tests.synth.every_weight_schedule import (
 from tests.synth.plan.test_memory_curve import small_profile
 from tests.synth.solver.test_weight_search import unequal_costs, weight_passing_problem
 
+pytestmark = pytest.mark.usefixtures("kept_workers")
+
 RING, GATHER = WeightMovement
 EFFORT = Effort(points=4, time_limit_s=0.5, jobs=1, workers=1, gap=0)
 

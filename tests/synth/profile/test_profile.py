@@ -103,8 +103,8 @@ def test_text_that_cannot_be_shown_is_refused(data: dict[str, Any], text: str, c
 
 
 def test_a_newer_version_says_upgrade(data: dict[str, Any]) -> None:
-    data["schema_version"] = 12
-    assert "schema_version is 12, this synth reads 1 to 11; upgrade synth" in refusal(data)
+    data["schema_version"] = 13
+    assert "schema_version is 13, this synth reads 1 to 12; upgrade synth" in refusal(data)
 
 
 @pytest.mark.parametrize("version", [0, None, "1"])

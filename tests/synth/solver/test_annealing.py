@@ -19,7 +19,7 @@ from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.verify import ScheduleError, verify
 from synth.search.outcome import StoppedBy
 from synth.solver.evaluate import compiled as compiled_code
-from synth.solver.evaluate import memory_kernel, time_kernel, walk_kernel
+from synth.solver.evaluate import memory_kernel, path_kernel, time_kernel, walk_kernel
 from synth.solver.evaluate.compiled import kernel_files
 from synth.solver.evaluate.evaluate import evaluate
 from synth.solver.evaluate.op_table import NONE, OpTable
@@ -154,8 +154,8 @@ def test_without_numba_the_same_code_runs_the_same_walk(
 
     compiled = best()
     with monkeypatch.context() as patch:
-        for module in (time_kernel, memory_kernel, walk_kernel):
-            late = getattr(compiled_code, module.__name__.rpartition(".")[2])
+        for module in (time_kernel, memory_kernel, path_kernel, walk_kernel):
+            late = getattr(compiled_code, module.__name__.rpartition(".")[2], module)
             for name, function in vars(module).items():
                 if hasattr(function, "py_func"):
                     patch.setattr(module, name, function.py_func)

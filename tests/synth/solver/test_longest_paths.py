@@ -1,103 +1,81 @@
-"""Longest paths in several scenarios: by topological generation, and node by node."""
+"""Longest paths that follow random moves are those of the order that the walk has reached."""
 
-import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from synth.costs.costs import Costs, uniform_costs
-from synth.families import generate
-from synth.schedule.lowering.lower import lower
-from synth.schedule.model import Schedule
-from synth.schedule.simulate import simulate
-from synth.solver.evaluate import longest_paths as paths
-from synth.solver.evaluate.longest_paths import ByGeneration, LongestPaths, NodeByNode
-from synth.solver.evaluate.scenarios import NOTHING_US
-
-# 0 ─┬─> 1 ──> 3 ─┐
-#    └─> 2 ───────┴─> 4        5 alone
-BEFORE, AFTER = np.array([0, 0, 1, 3, 2]), np.array([1, 2, 3, 4, 4])
-GENERATIONS = [np.array([0, 5]), np.array([1, 2]), np.array([3]), np.array([4])]
+from synth.objective import Objective
+from synth.schedule.verify import ScheduleError, verify
+from synth.solver.evaluate import path_kernel, time_kernel, walk_kernel
+from synth.solver.evaluate.op_table import NONE, OpTable
+from synth.solver.evaluate.order_arrays import PLACE, READER, OrderArrays, order_arrays
+from synth.solver.evaluate.path_arrays import TAIL
+from synth.solver.improve.annealing import Walk
+from tests.sweep import sweep
+from tests.synth.solver.test_annealing import odd_schedule
 
 
-def both() -> list[LongestPaths]:
-    return [ByGeneration(BEFORE, AFTER, GENERATIONS), NodeByNode(BEFORE, AFTER, 6)]
+def walks_of(seed: int, host_share: float = 0.0) -> Walk | None:
+    """A walk from random orders with the objective makespan; None if they wait for each other."""
+    problem, schedule = odd_schedule(seed)
+    problem = replace(problem, objective=Objective.MAKESPAN)
+    try:
+        verify(schedule, problem.costs)
+    except ScheduleError:
+        return None
+    table = OpTable(problem)
+    headrooms: list[int | None] = [None] * problem.num_ranks
+    return Walk(table, schedule, headrooms, [True] * table.num_copies, host_share)
 
 
-@pytest.mark.parametrize("way", [0, 1])
-def test_a_node_starts_when_the_last_of_its_predecessors_ends(way: int) -> None:
-    # Node 4 waits for node 2, which ends at 1 + 9; in the second scenario for node 3.
-    durations = np.array([[1, 1], [2, 2], [9, 1], [3, 3], [4, 4], [5, 5]])
-    start, end = both()[way].forwards(durations)
-    assert start.T.tolist() == [[0, 1, 1, 3, 10, 0], [0, 1, 1, 3, 6, 0]]
-    assert (end - start).tolist() == durations.tolist()
+def paths_of(table: OpTable, arrays: OrderArrays) -> list[tuple[int, int]]:
+    """The heads and tails of all ops that are in the programs, and of their transfers."""
+    ops = [op for op in range(table.num_split) if arrays.ops[op, PLACE] != NONE]
+    nodes = ops + [table.num_ops + op for op in ops if arrays.ops[op, READER] != NONE]
+    return [(int(arrays.heads[node]), int(arrays.paths.nodes[node, TAIL])) for node in nodes]
 
 
-@pytest.mark.parametrize("way", [0, 1])
-def test_tails_are_the_longest_paths_to_the_end(way: int) -> None:
-    durations = np.array([[1.0], [2.0], [9.0], [3.0], [4.0], [5.0]])
-    after = np.full((6, 1), NOTHING_US)
-    after[4] = 100
-    tails = both()[way].backwards(durations, after)
-    assert tails[:5, 0].tolist() == [114, 109, 113, 107, 104]
-    assert tails[5, 0] < 0
+@pytest.mark.parametrize("seed", sweep(range(300, 400), daily=30))
+def test_heads_and_tails_are_those_found_anew(seed: int) -> None:
+    walk = walks_of(seed)
+    if walk is None:
+        return
+    rng, table = np.random.default_rng(seed), walk.table
+    for temperature_us in (0.0, 3.0, 30.0, 1e9) * 3:
+        walk.run(8, temperature_us, 1.0, rng)
+        headrooms = [None] * walk.schedule.num_ranks
+        anew = order_arrays(table, walk.now, headrooms, [True] * table.num_copies)
+        for rank in range(walk.schedule.num_ranks):
+            walk_kernel.update_links(anew, rank)
+        assert time_kernel.time_orders(anew) == walk.value_us
+        time_kernel.keep(anew)
+        path_kernel.find_tails(anew)
+        found = paths_of(table, walk.arrays)
+        assert found == paths_of(table, anew)
+        assert all(head + tail <= walk.value_us for head, tail in found)
 
 
-def test_generations_hold_nodes_whose_last_predecessor_is_in_the_one_before() -> None:
-    found = [sorted(nodes.tolist()) for nodes in paths._generations(BEFORE, AFTER, 6)]
-    assert found == [nodes.tolist() for nodes in GENERATIONS]
-
-
-def test_a_cycle_is_refused() -> None:
-    # 0 ──> 1 ⇄ 2 ──> 3
-    with pytest.raises(ValueError, match="cycle"):
-        paths.wide_generations(np.array([0, 1, 2, 2]), np.array([1, 2, 1, 3]), 4)
-
-
-def test_a_long_chain_is_known_as_narrow_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The serial schedule is one: it is the first incumbent under tight limits."""
-    looked_at, generations = 0, paths._generations
-
-    def counted(*args: object) -> object:
-        nonlocal looked_at
-        for nodes in generations(*args):  # type: ignore[arg-type]
-            looked_at += 1
-            yield nodes
-
-    monkeypatch.setattr(paths, "_generations", counted)
-    chain = np.arange(100_000)
-    found = paths.longest_paths(chain[:-1], chain[1:], len(chain))
-    assert isinstance(found, NodeByNode)
-    assert looked_at < 1_000
-
-
-@pytest.mark.parametrize(
-    ("family", "num_ranks", "is_wide"),
-    [("1f1b", 4, False), ("zb-h1", 24, True), ("zb-v", 16, True)],
-)
-def test_scenarios_have_the_times_of_simulations_in_both_ways(
-    family: str, num_ranks: int, is_wide: bool
-) -> None:
-    schedule = generate(family, num_ranks, 2 * num_ranks)
-    lowered = lower(schedule, costs(schedule, 1))
-    before, after = lowered.edges
-    chosen = paths.longest_paths(before, after, len(lowered.durations))
-    assert isinstance(chosen, ByGeneration) == is_wide
-    rng = random.Random(0)
-    scenarios = [lower(schedule, costs(schedule, rng.randint(1, 9))) for _ in range(3)]
-    durations = np.stack([one.durations for one in scenarios], axis=1)
-    for way in (chosen, NodeByNode(before, after, len(durations))):
-        start, end = way.forwards(durations)
-        for number, one in enumerate(scenarios):
-            simulated = simulate(one)
-            assert start[:, number].tolist() == simulated.start_us
-            assert end[:, number].tolist() == simulated.end_us
-
-
-def costs(schedule: Schedule, forward_us: int) -> Costs:
-    return uniform_costs(
-        schedule.placement.num_stages,
-        forward_us=forward_us,
-        backward_input_us=7,
-        backward_weight_us=3,
-    )
+def test_it_makes_nearly_all_moves_that_it_makes_where_orders_are_timed_anew() -> None:
+    num_moves = num_refused = 0
+    for seed in range(400, 408):
+        walk = walks_of(seed)
+        rng = np.random.default_rng(seed)
+        for step in range(80 if walk is not None else 0):
+            assert walk is not None
+            drawn, temperature_us = int(rng.integers(1 << 40)), (0.0, 3.0, 30.0)[step % 3]
+            table, now = walk.table, walk.now
+            headrooms: list[int | None] = [None] * walk.schedule.num_ranks
+            # A walk that may move activations to the host's memory times all orders anew.
+            walks = [
+                Walk(table, now, headrooms, [True] * table.num_copies, host_share)
+                for host_share in (0.0, 1e-12)
+            ]
+            made = [one.run(1, temperature_us, 1.0, np.random.default_rng(drawn)) for one in walks]
+            assert made[0] <= made[1]
+            if made[0] == made[1]:
+                assert walks[0].value_us == walks[1].value_us
+            num_refused += made[1] - made[0]
+            num_moves += made[1]
+            walk = walks[1]
+    assert num_moves > 100 * num_refused

@@ -12,6 +12,7 @@ from pathlib import Path
 from synth.errors import RunFailure
 from synth.schedule.lowering.lower import Action, Lowered, Transfer
 
+from ....run_folder import run_folder
 from ..groups import Group
 from .eager_sockets import EagerReceiver, EagerSender, most_bytes, send_buffer_bytes
 
@@ -88,7 +89,8 @@ class EagerLinks:
     ) -> None:
         """Add to `mine` the sending ends, and to `accepted` the receiving ones of any link."""
         with (
-            tempfile.TemporaryDirectory(prefix="synth-") as folder,
+            # The launcher removes what a killed rank leaves in the folder of the run.
+            tempfile.TemporaryDirectory(prefix="synth-", dir=run_folder()) as folder,
             socket.socket(socket.AF_UNIX) as listener,
         ):
             addresses = group.gather(_listen(listener, Path(folder), len(links)))

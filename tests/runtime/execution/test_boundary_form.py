@@ -1,0 +1,59 @@
+"""What goes between stages: in which order of memory, and whose gradient comes back."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from synth.runtime.execution.base.boundary import Boundary, Leaf, packed, unpacked
+from synth.runtime.execution.stage.shapes import _trained_tensors
+from synth.runtime.execution.stage.stage import Stage
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.randn(2, 3, 4),
+        torch.randn(2, 3, 4).transpose(1, 2),
+        torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last),
+        torch.randn(2, 3, 8)[:, :, ::2],
+        torch.randn(3, 1).expand(3, 4),
+    ],
+    ids=["contiguous", "transposed", "channels last", "with gaps", "expanded"],
+)
+def test_what_is_sent_is_contiguous_and_arrives_as_it_was(tensor: Tensor) -> None:
+    leaves = (Leaf.of(tensor, trained=True),)
+    (sent,) = packed(leaves, [tensor])
+    (found,) = unpacked(leaves, [sent])
+    assert sent.is_contiguous()
+    assert torch.equal(found, tensor)
+    if tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size():
+        assert sent.data_ptr() == tensor.data_ptr()
+        assert found.stride() == tensor.stride() == leaves[0].empty("cpu").stride()
+
+
+class WithTable(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.linear(x), x.detach().cos()
+
+
+def test_no_gradient_comes_back_of_a_table() -> None:
+    stage = Stage(WithTable(), is_first=True, is_last=False)
+    x = torch.randn(3, 4)
+    own = _trained_tensors(stage, (x,), None, {}, WithTable()(x))
+    assert own == [True, False]
+    assert Boundary.of(WithTable()(x), trained=own).gradients("cpu")[0].shape == (3, 4)
+
+
+def test_convolutions_are_tried_out_with_the_layout_that_they_return() -> None:
+    from synth.runtime.execution.stage.shapes import _try_out
+
+    conv = nn.Conv2d(3, 3, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    x = torch.randn(2, 3, 8, 8).contiguous(memory_format=torch.channels_last)
+    tried = _try_out(Stage(copy.deepcopy(conv), is_first=True, is_last=False), (x,), None, {})
+    assert tried.stride() == conv(x).stride()
