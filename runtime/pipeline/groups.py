@@ -60,16 +60,17 @@ class PipelineGroups:
         Raises:
             SynthError: two do, so that each would add the gradients of both.
         """
-        threads = [group for group in self._each if isinstance(group, InProcessGroup)]
-        named = [pair for module in modules for pair in module.named_parameters()] * bool(threads)
+        named = (pair for module in modules for pair in module.named_parameters())
         own = {id(parameter): name for name, parameter in named if parameter.requires_grad}
-        for group in threads:
+        for group in (each for each in self._each if isinstance(each, InProcessGroup)):
             for rank, theirs in enumerate(group.gather([*own])):
-                if rank != group.rank and (shared := own.keys() & set(theirs)):
+                shared = [own[key] for key in theirs if key in own and rank != group.rank]
+                if shared:
                     raise SynthError(
-                        f"ranks {group.rank} and {rank} are threads, and both hold the parameter "
-                        f"{own[shared.pop()]} itself, so that each would add the gradients of "
-                        f"both: give each rank a copy, by copy.deepcopy(layers) within its function"
+                        f"{group.noun}s {group.rank} and {rank} are threads, and both hold the "
+                        f"parameter {shared[0]} itself, so that each would add the gradients of "
+                        f"both: give each rank a copy, by copy.deepcopy(layers) within its "
+                        f"function, and name one that stays shared in tied="
                     )
 
     def announce(self, error: BaseException) -> None:

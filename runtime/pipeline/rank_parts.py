@@ -24,6 +24,7 @@ from synth.units import counted
 from ..execution.gradients.all_reduce import is_sharded, local_part
 from ..execution.stage.stage import Loss, Stage
 from ..execution.transport.rank_group import RankGroup
+from ..models.cut import Piece
 from ..optimize.stage_optimizer import static_bytes
 from .options import PipelineOptions
 
@@ -63,6 +64,7 @@ def prepare_rank(
         )
     caps = schedule.caps_bytes if isinstance(schedule, Plan) else options.caps_bytes
     stages = make_stages(lowered, group.rank, modules, options.loss)
+    _check_pieces_untied(stages if options.tied is None else {}, group)
     if isinstance(schedule, Plan):
         if options.tied is None:
             _check_untied(schedule, stages, lowered, group.rank)
@@ -70,6 +72,27 @@ def prepare_rank(
     device = device_of(stages) if options.device is None else torch.device(options.device)
     cap_bytes = None if caps is None else caps[group.rank]
     return RankParts(lowered, group.rank, stages, device, cap_bytes)
+
+
+def _check_pieces_untied(stages: Mapping[int, Stage], group: RankGroup) -> None:
+    """Refuse stages that share a trained parameter of a whole model with stages of other ranks.
+
+    Ranks with copies of the same stages sum its gradients in any case. All ranks call this.
+    """
+    own: dict[str, set[int]] = {}
+    for number, stage in stages.items():
+        for piece in (part for part in stage.module.modules() if isinstance(part, Piece)):
+            for name, *_ in piece.trained_names():
+                own.setdefault(name, set()).add(number)
+    for rank, theirs in enumerate(group.gather(own)):
+        shared = [name for name in own if own[name] != theirs.get(name, own[name])]
+        if shared:
+            raise SynthError(
+                f"ranks {group.rank} and {rank} have {shared[0]} of the whole model in different "
+                f"stages, and would train it apart: give it on each of these, as "
+                f"tied={{'table': head.weight}}; or give a plan and all layers that cut_model "
+                f"returns; or tied={{}} if they are of different models"
+            )
 
 
 def _check_untied(plan: Plan, stages: Mapping[int, Stage], lowered: Lowered, rank: int) -> None:

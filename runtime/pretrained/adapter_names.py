@@ -5,6 +5,8 @@ it is, and is loaded from its own folder first.
 """
 
 import copy
+import json
+import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from synth.errors import SynthError
+from synth.errors import Mismatch, SynthError
 
 from ..models.cut import Origin
 from ..models.empty import empty_parameters
@@ -22,6 +24,13 @@ from .safetensors_files import WrittenFile
 from .transformers_names import FileGroup, ModelNames
 
 _WRAPPED = "base_model.model."
+_CONFIG = "adapter_config.json"
+
+# Fields of a config that do not change what an adapter computes, and those that say where it is, as
+# names of tensors do, too. Some `init_lora_weights` change the weights below, such as PiSSA.
+_NOT_COMPUTED = re.compile(
+    "base_model|config|dropout|inference|layers|mapping|modules|parameters|revision|task|version"
+)
 
 
 class AdapterNames:
@@ -35,7 +44,8 @@ class AdapterNames:
         """Make the model with its adapter without values, and let PEFT say what it would save.
 
         Raises:
-            SynthError: the model has several adapters, or PEFT does not make this one again.
+            SynthError: the model has several adapters, PEFT does not make this one again, or would
+                save tensors that are in no layer.
         """
         if len(origin.adapters) != 1:
             raise SynthError(
@@ -52,6 +62,12 @@ class AdapterNames:
                 f"PEFT does not make its adapter of {self.kind} again: {type(error).__name__}: "
                 f'{" ".join(str(error).split())}; save in the format "dcp"'
             ) from error
+        absent = [stored for name, stored in self.in_file.items() if name not in origin.names]
+        if absent:
+            raise SynthError(
+                f"PEFT keeps {absent[0]} of {self.kind}, which is in none of the model's layers: "
+                f"make the adapter without it, as by save_projection=False"
+            )
 
     def _names(self, base: Any) -> dict[str, str]:
         from peft import get_peft_model, get_peft_model_state_dict
@@ -67,6 +83,26 @@ class AdapterNames:
         options: dict[str, Any] = {"adapter_name": self._adapter, "save_embedding_layers": False}
         saved = get_peft_model_state_dict(model, state_dict=state, **options)
         return {names[id(tensor)]: name for name, tensor in saved.items()}
+
+    def check_config(self, folder: Path) -> None:
+        """Check that the adapter in a folder computes with its tensors what the model's does.
+
+        Raises:
+            Mismatch: a field of its config differs, such as `lora_alpha`.
+            SynthError: it has none.
+        """
+        try:
+            theirs = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise SynthError(f"{folder / _CONFIG} cannot be read: {error}") from None
+        ours = json.loads(json.dumps(self._config.to_dict(), default=sorted))
+        for name in ours.keys() & theirs.keys():
+            if not _NOT_COMPUTED.search(name) and ours[name] != theirs[name]:
+                raise Mismatch(
+                    f"the adapter in {folder} has {name}={theirs[name]!r}, and the model's has "
+                    f"{name}={ours[name]!r}: make the model by PeftModel.from_pretrained(model, "
+                    f"{str(folder)!r}, is_trainable=True)"
+                )
 
     def groups(self, names: Iterable[str]) -> tuple[list[FileGroup], list[str]]:
         """Group the names of tensors in files, and return those that the model does not have."""

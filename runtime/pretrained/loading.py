@@ -148,7 +148,13 @@ class _Loading:
                     f"the model is cut (PeftModel.from_pretrained, is_trainable=True)"
                 )
             self._adapter = AdapterNames(origin)
+            self._adapter.check_config(source.path)
             groups, self._unexpected = self._adapter.groups(source.names())
+        elif source.is_of_transformers and origin is not None and origin.adapters:
+            raise SynthError(
+                f"the model has an adapter of PEFT, and {source.path} has none: load the weights "
+                f"below it before it is added (from_pretrained), or give the folder of an adapter"
+            )
         elif source.is_of_transformers and origin is not None and origin.config is not None:
             self._names = ModelNames(origin)
             groups, self._unexpected = self._names.groups(source.names())

@@ -174,12 +174,7 @@ def _names_of(layers: Mapping[str, nn.Module]) -> ModelNames | AdapterNames | No
 def _trained(layers: Mapping[str, nn.Module]) -> set[str]:
     """Return all names of the trained parameters of a whole model's pieces."""
     pieces = (layer for layer in layers.values() if isinstance(layer, Piece))
-    return {
-        each
-        for piece in pieces
-        for name, parameter in piece.named_parameters()
-        for each in (piece.names_of(name) if parameter.requires_grad else ())
-    }
+    return {name for piece in pieces for names in piece.trained_names() for name in names}
 
 
 def _check_names(

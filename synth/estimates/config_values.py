@@ -9,6 +9,9 @@ from synth.units import shown
 # Where models of several modalities keep the config of their language model.
 _LANGUAGE = ("text_config", "llm_config", "language_config")
 
+# Those of other parts, which have a `model_type` in most files.
+_OTHER_PARTS = ("vision_config", "audio_config")
+
 
 def language_part(values: Mapping[str, Any], source: str) -> Mapping[str, Any]:
     """Return the part of a config that is of the language model alone; empty: there is none.
@@ -26,12 +29,15 @@ def language_part(values: Mapping[str, Any], source: str) -> Mapping[str, Any]:
 
 
 def other_parts(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Name the configs of a model's parts for images and sound, beside its language model."""
-    kinds = ("vision", "audio", "image", "video", "speech")
+    """Name the configs of a model's parts beside its language model, such as those for images."""
     return tuple(
         name
         for name, part in values.items()
-        if name.endswith("_config") and any(kind in name for kind in kinds) and part
+        if name.endswith("_config")
+        and name not in _LANGUAGE
+        and isinstance(part, Mapping)
+        and ("model_type" in part or name in _OTHER_PARTS)
+        and part
     )
 
 

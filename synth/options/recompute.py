@@ -7,7 +7,12 @@ from synth.errors import SynthError
 from synth.op_kinds import OpKind
 from synth.options.ranges import MOST_DIGITS, read_ranges
 from synth.options.values import word
-from synth.plan.recompute.layers_in_place import IN_PLACE, layers_in_place, ops_allowed_by
+from synth.plan.recompute.layers_in_place import (
+    IN_PLACE,
+    TARGETS_IN_PLACE,
+    layers_in_place,
+    ops_allowed_by,
+)
 from synth.profile import Profile
 from synth.system.messages import talk
 from synth.units import shown
@@ -95,16 +100,16 @@ def read_recompute(text: str, num_stages: int) -> tuple[int, ...] | None:
 
 
 def _check_layers(text: str, layers: Collection[int], profile: Profile) -> None:
-    """Refuse layers to be recomputed whole that change their input in place."""
+    """Refuse layers to be recomputed whole that change their input, or the targets, in place."""
     names = layers_in_place(profile)
     others = Recomputation([place for place in layers if place not in names])
     refused = [place for place in layers if place in names]
     if refused:
         first = refused[0]
+        why = TARGETS_IN_PLACE if first + 1 == len(profile.layers) in names else IN_PLACE
         way_out = f", or list {others.written} alone" if others else ""
         raise SynthError(
-            f"§recompute {shown(text)} lists layer {first}, {names[first]}, which {IN_PLACE}"
-            f"{way_out}"
+            f"§recompute {shown(text)} lists layer {first}, {names[first]}, which {why}{way_out}"
         )
 
 
@@ -114,8 +119,13 @@ def tell_of_layers_in_place(choice: str, profile: Profile) -> None:
     Args:
         choice: what `--recompute` says.
     """
-    names = [*dict.fromkeys(layers_in_place(profile).values())]
-    if not names or word(choice) != "auto":
+    places, count = layers_in_place(profile), len(profile.layers)
+    if not places or word(choice) != "auto":
+        return
+    if count in places:
+        talk(f"the last stage is not recomputed, as {places[count]} changes the targets in place")
+    names = [name for at, name in places.items() if count not in places or at < count - 1]
+    if not names:
         return
     more = f" and {len(names) - 1} more" * (len(names) > 1)
     if ops_allowed_by(profile, frozenset([OpKind.R])):

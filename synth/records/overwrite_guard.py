@@ -74,7 +74,8 @@ PAGE = FileKind(
 TORCH_CSV = FileKind("a schedule of PyTorch's", re.compile(r'\s*[",]*\(?\d+[A-Z]'))
 
 TORCHTITAN = FileKind(
-    "torchtitan's options", re.compile(r"(# .*\n)*\[parallelism\]\n\w+_parallel_")
+    "torchtitan's options",
+    re.compile(r"# for torchtitan \d|\[parallelism\]\npipeline_parallel_"),
 )
 MEGATRON = FileKind("a layout of Megatron-LM's", re.compile(r"E[tmL|()*\d]*\n"))
 JAXPP = FileKind("a schedule for JaxPP", re.compile(r'"""Schedule [^\n]* written by synth'))

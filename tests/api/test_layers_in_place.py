@@ -88,9 +88,13 @@ def targets_in_place() -> Profile:
     return made.replace(layer_profiles={**made.layer_profiles, "changing": changing})
 
 
-def test_no_stage_is_rebuilt_whose_last_layer_changes_the_targets() -> None:
+def test_no_stage_is_rebuilt_whose_last_layer_changes_the_targets(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     ranks: dict[str, Any] = {**OPTIONS, "ranks": 2}
     plan = synth.solve(targets_in_place(), **{**ranks, "mem_limit": 24 * MB})
+    told = "the last stage is not recomputed, as block.2 changes the targets in place\n"
+    assert capsys.readouterr().err == told
     assert 1 not in recomputed(plan.schedule())
     given = synth.solve(targets_in_place(), **{**ranks, "mem_limit": 24 * MB, "recompute": "0"})
     assert recomputed(given.schedule()) == [0]

@@ -67,6 +67,9 @@ def test_torchtitans_options_name_the_csv_beside_them(
     assert (tmp_path / "plan.csv").read_text().startswith("0F0,")
     ended = synth("export", plan_file, "--to", "torchtitan")
     assert (ended.code, ended.stdout) == (2, "") and "give -o plan.toml" in ended.stderr
+    toml.write_text("# of a user\n[parallelism]\ntensor_parallel_degree = 2\n")
+    ended = synth("export", plan_file, "--to", "torchtitan", "-o", toml)
+    assert ended.code == 2 and "would replace a file that is not torchtitan's" in ended.stderr
 
 
 def test_megatron_and_jaxpp_are_written_to_stdout(synth: Synth, plan_file: Path) -> None:

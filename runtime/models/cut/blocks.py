@@ -29,13 +29,6 @@ def find_blocks(model: nn.Module) -> list[str]:
         found = simple if 2 * own > _num_parameters(model) else []
     if not found and isinstance(model, nn.Sequential):
         found = [name for name, item in _named(model, "") if _has_state(item)]
-    repeated = next(_repeated(model), None)
-    if not found and repeated is not None:
-        raise SynthError(
-            f"{repeated} of {type(model).__name__} has one module several times, which several "
-            f"ranks cannot hold: return a list of layers, each a module of its own that registers "
-            f"the same parameters, which ties them"
-        )
     if not found:
         raise SynthError(
             f"{type(model).__name__} has no ModuleList, ModuleDict or Sequential of two or more "
@@ -60,18 +53,9 @@ def _blocks_in(
         yield from _blocks_in(child, name, is_block)
 
 
-def _repeated(model: nn.Module) -> Iterator[str]:
-    """Yield the lists that have a module with parameters more than once."""
-    for name, module in model.named_modules():
-        items = [item for item in module._modules.values() if item is not None]
-        if isinstance(module, _LISTS) and any(
-            _has_state(item) and items.count(item) > 1 for item in items
-        ):
-            yield name or "the list"
-
-
 def _is_list_of(is_block: Callable[[nn.Module], bool], items: nn.Module) -> bool:
-    classes = [type(item) for item in items.children() if is_block(item)]
+    modules = items._modules.values()  # one that stands there several times counts so often
+    classes = [type(item) for item in modules if item is not None and is_block(item)]
     return len(classes) > len(set(classes))
 
 

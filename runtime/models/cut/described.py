@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from synth.units import format_bytes
+from synth.units import counted, format_bytes
 
 from .piece import Piece
 
@@ -40,7 +40,8 @@ def _unused(pieces: Sequence[Piece]) -> str:
     left = [name for name in pieces[0].origin.names if name not in used]
     if not left:
         return ""
-    return f"; {len(left)} weights that the forward does not use, such as {left[0]}, are in none"
+    count = counted(len(left), "weight")
+    return f"; no layer has {count} that the forward does not use, such as {left[0]}"
 
 
 def _listed(names: Sequence[str], of: int) -> str:

@@ -1,7 +1,7 @@
 """A piece of a whole model: some of its modules, called as its own forward calls them."""
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, NamedTuple, Self
 
@@ -180,6 +180,12 @@ class Piece(nn.Module):
         """
         original = self.original_name(parameter)
         return self._origin.names.get(original, (original,))
+
+    def trained_names(self) -> Iterator[tuple[str, ...]]:
+        """Yield the names that each trained parameter has in the whole model."""
+        for name, parameter in self.named_parameters():
+            if parameter.requires_grad:
+                yield self.names_of(name)
 
     def forward(self, *given: Any) -> Any:
         """Run the steps.

@@ -43,11 +43,18 @@ def inside_peft(model: nn.Module) -> nn.Module:
     if not _is_a(model, "PeftModel", "peft."):
         return model
     peft_model: Any = model
-    if peft_model.active_peft_config.is_prompt_learning:
+    config = peft_model.active_peft_config
+    beside = ""
+    if config.is_prompt_learning:
+        beside = "gives its model other inputs than it is given"
+    elif "forward" in vars(type(peft_model.base_model)):  # AdaLoRA, Poly, X-LoRA
+        beside = "computes beside its model, such as a term of the loss"
+    elif getattr(config, "alora_invocation_tokens", None) is not None:
+        beside = "finds in each input where its adapter begins"
+    if beside:
         raise SynthError(
-            f"{type(model).__name__} with a {type(peft_model.active_peft_config).__name__} gives "
-            f"its model other inputs than it is given, which cannot be cut: take adapters in the "
-            f"model's layers, such as LoRA"
+            f"{type(model).__name__} with a {type(config).__name__} {beside}, which cannot be cut: "
+            f"take adapters in the model's layers, such as LoRA"
         )
     inner: nn.Module = peft_model.get_base_model()
     return inner
@@ -117,19 +124,26 @@ def of_language_models(model: nn.Module, inputs: Any) -> Iterator[None]:
     try:
         yield
     except SynthError as error:
-        config: Any = getattr(model, "config", None)
-        parts = [n for n in getattr(config, "sub_configs", ()) if n.startswith(("vis", "audio"))]
-        given = [key for key in inputs if key.startswith(_OTHER_MODALITIES)] if (
-            isinstance(inputs, Mapping) and is_of_transformers(model) and parts
-        ) else []  # fmt: skip
+        given = _of_other_modalities(model, inputs)
         if not given:
             raise
         raise SynthError(
             f"{type(model).__name__} is given {', '.join(given)}, which cannot be cut: between its "
-            f"layers it places what the model of {' and '.join(parts)} makes of them by numbers of "
-            f"the inputs. Cut the text part alone: give input_ids of text, or inputs_embeds in "
-            f"which your program has placed what that model, frozen, makes"
+            f"layers it places what another model makes of them by numbers of the inputs. Cut the "
+            f"text part alone: give input_ids of text, or inputs_embeds in which your program has "
+            f"placed what that model, frozen, makes"
         ) from error
+
+
+def _of_other_modalities(model: nn.Module, inputs: Any) -> list[str]:
+    """Name the inputs of a language model of transformers that are images or sound."""
+    if not isinstance(inputs, Mapping) or not is_of_transformers(model):
+        return []
+    whole: Any = model
+    has_text = "text_config" in getattr(whole.config, "sub_configs", ())
+    if not has_text or whole.get_output_embeddings() is None:
+        return []
+    return [name for name in inputs if name.startswith(_OTHER_MODALITIES)]
 
 
 _OTHER_MODALITIES = ("pixel_", "image_", "video_", "input_features", "audio_")

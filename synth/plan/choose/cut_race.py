@@ -12,7 +12,7 @@ Several placements begin with more cuts, a few of each placement. There a cut wh
 below its value comes first: annealing has much to gain.
 Where recomputation is to be chosen, the best order gets a better choice after each heat, too.
 The heats take equally long: it is successive halving (Jamieson and Talwalkar, AISTATS 2016).
-Where even a first round of annealing would take longer than a heat, building blocks get the time.
+Where the first rounds of annealing would take longer than a heat, building blocks get the time.
 """
 
 import math
@@ -29,7 +29,7 @@ from synth.plan.tuning import CUT_RACE
 from synth.schedule.recomputed_stages import recomputed, without_recompute, written_out
 from synth.search.clock import Clock
 from synth.search.outcome import rank_key
-from synth.solver.improve.annealing import Annealing, first_round_s
+from synth.solver.improve.annealing import Annealing, first_rounds_s
 from synth.solver.improve.compiled_kernels import are_usable
 from synth.solver.options import Part, SolveOptions
 from synth.solver.result import judged_result
@@ -181,9 +181,9 @@ class CutRace:
 
 
 def _has_blocks(trial: Trial, heat_s: float) -> bool:
-    """Return True if ranks hold several stages, and a heat is shorter than a round of annealing."""
+    """Return True if ranks hold several stages, and a heat is shorter than the first rounds."""
     problem = trial.problem
-    return problem.placement.holds_several and first_round_s(problem.num_ops) > heat_s
+    return problem.placement.holds_several and first_rounds_s(problem.num_ops) > heat_s
 
 
 def _hoped_us(trial: Trial) -> float:

@@ -13,7 +13,7 @@ _WAY_OUT = (
     "and profile again"
 )
 IN_PLACE = f"changes its input in place, or one after it does, {_WAY_OUT.format('it')}"
-_TARGETS_IN_PLACE = f"changes the targets in place, {_WAY_OUT.format('them')}"
+TARGETS_IN_PLACE = f"changes the targets in place, {_WAY_OUT.format('them')}"
 
 
 def layers_in_place(profile: Profile) -> dict[int, str]:
@@ -59,10 +59,10 @@ def stages_in_place(
     names, begins, count = layers_in_place(profile), [0, *accumulate(sizes)], len(profile.layers)
     found = {}
     for stage in stages:
-        if stage < len(sizes) and begins[stage] in names:
+        if stage == len(sizes) - 1 and count in names:
+            found[stage] = f"last layer, {names[count]}, {TARGETS_IN_PLACE}"
+        elif stage < len(sizes) and begins[stage] in names:
             found[stage] = f"first layer, {names[begins[stage]]}, {IN_PLACE}"
-        elif stage < len(sizes) and begins[stage + 1] == count and count in names:
-            found[stage] = f"last layer, {names[count]}, {_TARGETS_IN_PLACE}"
     return found
 
 

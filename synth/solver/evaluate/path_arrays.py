@@ -22,9 +22,8 @@ NUM_QUEUED, NUM_CHANGED, NUM_RELINKED, CHANGE, HAS_TAILS = range(5)
 # or split where it stands.
 EARLIER, LATER, FUSION = range(3)
 
-# The value of an order that is to be timed as a whole, since ops may wait for each other: more
-# heads than these have changed again.
-UNKNOWN, MOST_AGAIN = -2, 4
+# Heads that change again, of more than which ops wait for each other. Without that hardly any do.
+MOST_AGAIN = 16
 
 # Bits of a node's number in the queue.
 NODE_BITS = 21

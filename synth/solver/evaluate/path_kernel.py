@@ -45,7 +45,6 @@ from synth.solver.evaluate.path_arrays import (
     NUM_QUEUED,
     NUM_RELINKED,
     TAIL,
-    UNKNOWN,
 )
 from synth.solver.evaluate.time_kernel import value_of_ends
 
@@ -206,7 +205,7 @@ def renew_heads(
 ) -> int:
     """Time what a change of a rank's order affects; return the value, `NONE` above the limit.
 
-    The heads are as before if it is `NONE`, or `UNKNOWN`, where ops may wait for each other.
+    It is `NONE`, too, and heads are as before, if many heads change again: ops wait for each other.
 
     Args:
         first, last: the places that changed.
@@ -250,7 +249,7 @@ def renew_heads(
                 nodes[queue[at] & ((1 << NODE_BITS) - 1), IS_QUEUED] = 0
             counts[NUM_QUEUED] = 0
             restore_heads(a)
-            return NONE if is_above else UNKNOWN
+            return NONE
         heads[node] = head
         end = ranks[at_rank, LENGTH] - ranks[at_rank, NUM_STEPS]
         if not is_op:

@@ -1,8 +1,8 @@
 """A random walk over programs, compiled by Numba.
 
 The times of what a move affects follow it (`path_kernel`), and the memory of its rank is counted
-anew. Where activations move to the host's memory, or ops may wait for each other, the order is
-timed anew from the first op that the move can affect. All functions change `OrderArrays` in place.
+anew. Where activations move to the host's memory, the order is timed anew from the first op that
+the move can affect. All functions change `OrderArrays` in place.
 """
 
 import math
@@ -53,7 +53,6 @@ from synth.solver.evaluate.path_arrays import (
     HAS_TAILS,
     LATER,
     NUM_RELINKED,
-    UNKNOWN,
 )
 from synth.solver.evaluate.path_kernel import find_tails, renew_heads, renew_tails
 from synth.solver.evaluate.time_kernel import keep, run, unaffected
@@ -355,11 +354,10 @@ def walk(
             _shift(a, rank, place, target)
         found_us = NONE
         if fits(a, rank):
-            found_us = UNKNOWN
             if has_paths:
                 horizon_us += a.lead
                 found_us = renew_heads(a, rank, first, last, kind, horizon_us, limit_us)
-            if found_us == UNKNOWN:
+            else:
                 found_us = run(a, unaffected(a, rank, start), limit_us)
                 if found_us != NONE:
                     keep(a)

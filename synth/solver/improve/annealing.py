@@ -50,9 +50,10 @@ class _Start(NamedTuple):
     schedule: Schedule
 
 
-def first_round_s(num_ops: int) -> float:
-    """Return the seconds of the first round of annealing, about."""
-    return ANNEALING.moves_per_op * num_ops**2 / ANNEALING.units_per_s
+def first_rounds_s(num_ops: int) -> float:
+    """Return about how many seconds of annealing gain as much as building blocks."""
+    units = ANNEALING.first_rounds * ANNEALING.moves_per_op * num_ops**2
+    return units / ANNEALING.units_per_s
 
 
 class Annealing:

@@ -5,7 +5,7 @@ from itertools import takewhile
 from typing import ClassVar
 
 from synth.solver.budget import Allowance
-from synth.solver.improve.annealing import first_round_s
+from synth.solver.improve.annealing import first_rounds_s
 from synth.solver.improve.compiled_kernels import are_fast
 from synth.solver.improve.improver import SearchContext
 from synth.solver.improve.unrolling import Unrolling
@@ -74,7 +74,7 @@ class ModuloScheduling:
         waits = self.state.budget.is_deterministic
         if not are_fast(waits=waits, should_stop=self.state.poll):
             return
-        is_large = first_round_s(instance.num_ops) > self.state.budget.left_s()
+        is_large = first_rounds_s(instance.num_ops) > self.state.budget.left_s()
         most = BUILDING_BLOCKS.most_share_of_large if is_large else BUILDING_BLOCKS.most_share
         share = self._share(BUILDING_BLOCKS.share_per_micro_batch, most)
         part = self.state.budget.allow(share * self.options.time_limit_s)

@@ -122,10 +122,12 @@ class AnnealingTuning:
     moves_per_op: int = 2
     most_moves_per_op: int = 2_000
     growth: float = 1.5
+    # First rounds that must fit into the time, where building blocks could have it.
+    first_rounds: int = 3
     # In a race between bufferings: the share that continues, and the growth of its moves per op.
     kept_in_race: float = 0.34
     growth_in_race: float = 3.0
-    # Compiling takes some ten seconds, once; a search with less time does not wait for it.
+    # Compiling takes some twenty seconds, once; a search with less time does not wait for it.
     least_s_to_compile: float = 20.0
     # Effort between two looks at the clock.
     units_per_look: int = 1_000_000

@@ -74,6 +74,7 @@ CASES: dict[str, tuple[type[nn.Module], Callable[[int], tuple[Any, Any]], str, i
     "by-parts": (ByParts, of_tokens, "embed blocks.0 .1 .2 head", 3),
     "recurrent": (Recurrent, of_keywords, "embed layers.layer0 .layer1 .layer2 head", 5),
     "penalized": (Penalized, of_tokens, "embed blocks.0 .1 .2 .3 head", 6),
+    "repeating": (Repeating, of_tokens, "embed blocks.0 blocks.0 blocks.0 head", 3),
     "unet": (UNet, of_pictures, "down.0 down.1 down.2 mid up.0 up.1 up.2 loss", 8),
 }
 
@@ -192,7 +193,6 @@ def test_a_cut_leaves_the_model_as_it_was() -> None:
     [
         (Routed, None, r"reads numbers .*__bool__ at .*whole_models.py, line"),
         (FromNumbers, None, "depends on the inputs, .* in a way that cannot be followed"),
-        (Repeating, None, "blocks of Repeating has one module several times, which .* a list of"),
         (TwoTables, None, "no ModuleList, ModuleDict or Sequential of two"),
         (lambda: nn.Linear(2, 2), None, "no ModuleList, ModuleDict or Sequential of two"),
         (Llama, "embed | layers.*", "no module of Llama is called 'embed'; there are tok_emb"),

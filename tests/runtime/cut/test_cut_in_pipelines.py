@@ -1,12 +1,13 @@
 """A `Pipeline` takes a whole model that was cut, with a plan for its layers."""
 
 import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import synth
 from synth.errors import Mismatch, SynthError
@@ -15,7 +16,7 @@ from synth.runtime.execution.transport.in_process.ranks import run_ranks
 from synth.runtime.models.cut.whole import loss_call
 from synth.runtime.profiling.profile_model import profile_layers
 from synth.schedule.files.plan_file import Plan
-from tests.runtime.cut.whole_models import WORDS, Gpt, Llama
+from tests.runtime.cut.whole_models import WORDS, Gpt, Llama, Repeating
 
 
 def tokens(count: int) -> Tensor:
@@ -54,9 +55,12 @@ def test_each_rank_runs_its_layers_and_recomputes_those_of_the_plan(
         torch.testing.assert_close(gradient, parameter.grad, rtol=1e-4, atol=1e-6)
 
 
-def test_a_tied_embedding_is_summed_over_the_ranks() -> None:
+@pytest.mark.parametrize(
+    ("kind", "shared"), [(Gpt, "lm_head.weight"), (Repeating, "blocks.0.0.weight")]
+)
+def test_tied_parameters_are_summed_over_the_ranks(kind: type[nn.Module], shared: str) -> None:
     torch.manual_seed(0)
-    model = Gpt().eval()  # no dropout
+    model = kind().eval()  # no dropout
     plan = plan_of(model)
     inputs, targets = tokens(6), tokens(6).flip(0)
 
@@ -65,9 +69,34 @@ def test_a_tied_embedding_is_summed_over_the_ranks() -> None:
         layers = synth.cut_model(own, inputs[:2], targets[:2])
         pipeline = synth.Pipeline(plan, layers, group=group, timeout_s=60)
         pipeline.step(pipeline.split(inputs, targets=targets))
-        return own.lm_head.weight.grad
+        return own.get_parameter(shared).grad
 
     gradients = run_ranks(2, train)
+    loss_call(model)(inputs, targets).backward()
+    for gradient in gradients:
+        expected = model.get_parameter(shared).grad
+        torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_pieces_of_several_ranks_that_share_a_parameter_need_its_name() -> None:
+    torch.manual_seed(0)
+    model = Gpt().eval()  # no dropout
+    layers = synth.cut_model(model, tokens(2), tokens(2))
+    inputs, targets = tokens(6), tokens(6).flip(0)
+
+    def train(group: Any, *, is_tied: bool) -> Tensor | None:
+        own = copy.deepcopy(layers)
+        pieces = own[2:] if group.rank else own[:2]
+        (weight,) = (p for name, p in pieces[-group.rank].named_parameters() if WORDS in p.shape)
+        options: Any = {"tied": {"table": weight}} if is_tied else {}
+        schedule = generate("1f1b", 2, 3)
+        pipeline = synth.Pipeline(schedule, pieces, group=group, timeout_s=60, **options)
+        pipeline.step(pipeline.split(inputs, targets=targets))
+        return weight.grad
+
+    with pytest.raises(SynthError, match=r"have transformer\.wte\.weight of the .* tied="):
+        run_ranks(2, partial(train, is_tied=False))
+    gradients = run_ranks(2, partial(train, is_tied=True))
     loss_call(model)(inputs, targets).backward()
     for gradient in gradients:
         torch.testing.assert_close(gradient, model.lm_head.weight.grad, rtol=1e-4, atol=1e-6)

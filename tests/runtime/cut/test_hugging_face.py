@@ -218,6 +218,14 @@ def test_models_with_images_are_cut_for_text_or_embeddings(kind: str) -> None:
     assert told is not None and "weights that the forward does not use" in told
 
 
+def test_a_model_of_images_without_a_language_model_is_refused_by_its_own_reason() -> None:
+    small = SIZES | {"projection_dim": 8, "bos_token_id": 1, "eos_token_id": 2}
+    config = transformers.CLIPConfig(vision_config=VISION, text_config=small, projection_dim=8)
+    pixels = {"pixel_values": torch.randn(2, 3, 16, 16), "input_ids": torch.ones(2, 8).long()}
+    with pytest.raises(SynthError, match="returns a CLIPOutput without logits"):
+        cut_model(transformers.CLIPModel(config), pixels, torch.tensor([0, 1]))
+
+
 def test_a_language_model_with_images_is_cut_for_tokens_alone(tmp_path: Path) -> None:
     images = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
     vision = images | {"num_attention_heads": 2, "image_size": 16, "patch_size": 4}

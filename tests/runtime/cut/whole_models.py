@@ -330,7 +330,7 @@ class TwoTables(nn.Module):
 
 
 class Repeating(nn.Module):
-    """ALBERT's way: one block, run several times."""
+    """A list that has one block several times."""
 
     def __init__(self) -> None:
         super().__init__()

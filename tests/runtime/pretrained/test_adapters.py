@@ -106,3 +106,51 @@ def test_prompts_that_peft_adds_to_the_inputs_are_refused() -> None:
     config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
     with pytest.raises(SynthError, match="with a PromptTuningConfig gives its model other inputs"):
         synth.cut_model(peft.get_peft_model(base(), config), TOKENS[:1], TOKENS[:1])
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        pytest.param(
+            lambda: peft.AdaLoraConfig(target_modules=["q_proj"], total_step=10),
+            "AdaLoraConfig computes beside its model, such as a term of the loss",
+            id="adalora",
+        ),
+        pytest.param(
+            lambda: peft.LoraConfig(task_type="CAUSAL_LM", alora_invocation_tokens=[1], **LORA),
+            "LoraConfig finds in each input where its adapter begins",
+            id="alora",
+        ),
+    ],
+)
+def test_what_peft_computes_beside_its_model_is_refused(config: Any, reason: str) -> None:
+    with pytest.raises(SynthError, match=reason):
+        synth.cut_model(peft.get_peft_model(base(), config()), TOKENS[:1], TOKENS[:1])
+
+
+def test_the_weights_below_an_adapter_are_loaded_before_it(tmp_path: Path) -> None:
+    base().save_pretrained(tmp_path / "base")
+    with pytest.raises(SynthError, match="base has none: load the weights below it before it is"):
+        train(adapted(peft.LoraConfig(**LORA)), tmp_path / "tuned", load=tmp_path / "base")
+
+
+@pytest.mark.slow
+def test_an_adapter_of_another_config_is_not_loaded(tmp_path: Path) -> None:
+    adapted(peft.LoraConfig(lora_alpha=64, lora_dropout=0.5, **LORA)).save_pretrained(tmp_path)
+    for other, difference in (
+        ({}, "lora_alpha=64, and the model's has lora_alpha=8"),
+        (
+            {"lora_alpha": 64, "init_lora_weights": "pissa"},
+            "init_lora_weights=True, and .*='pissa'",
+        ),
+    ):
+        with pytest.raises(SynthError, match=f"has {difference}: make the model by PeftModel"):
+            train(adapted(peft.LoraConfig(**LORA, **other)), tmp_path / "tuned", load=tmp_path)
+    model = peft.PeftModel.from_pretrained(base(), tmp_path, is_trainable=True)
+    train(model, tmp_path / "tuned", load=tmp_path)
+
+
+def test_tensors_that_peft_keeps_in_no_layer_are_not_left_out(tmp_path: Path) -> None:
+    config = peft.VeraConfig(r=2, target_modules=["q_proj"])
+    with pytest.raises(SynthError, match=r"keeps base_model\.vera_A .* by save_projection=False"):
+        train(adapted(config), tmp_path / "tuned")

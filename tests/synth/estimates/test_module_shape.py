@@ -213,9 +213,10 @@ def test_language_models_of_several_modalities_count_alone(kind: str, part: str 
     with torch.device("meta"):
         without_head = transformers.AutoModel.from_config(made)
     head = made.vocab_size * made.hidden_size
-    shape = shape_of({**given, "vision_config": {"depth": 2}}, "this")
+    others = {"vision_config": {"depth": 2}, "projector_config": {"model_type": "x"}}
+    shape = shape_of({**given, **others, "quantization_config": {"bits": 4}}, "this")
     assert shape.parameters == size(without_head) + head
-    assert shape.left_out == ("vision_config",)
+    assert shape.left_out == ("vision_config", "projector_config")
 
 
 @pytest.mark.parametrize("kind", ["t5", "bart", "whisper"])

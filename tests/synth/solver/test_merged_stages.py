@@ -26,8 +26,9 @@ from synth.solver.evaluate.op_table import OpTable
 from synth.solver.evaluate.order_arrays import order_arrays
 from synth.solver.improve.annealing import Walk
 from synth.solver.improve.robustness.robustness import improve_robustness
+from synth.solver.instance.event_graph import Graph
 from synth.solver.instance.memory_models import relaxed_memory
-from synth.solver.instance.timing import timed
+from synth.solver.instance.timing import value_us
 from synth.solver.problem import Problem
 from tests.sweep import sweep
 from tests.synth.effort import counted
@@ -83,7 +84,7 @@ def graph_us(problem: Problem, schedule: Schedule) -> int:
     """The value by the event graph."""
     instance = relaxed_memory(problem)
     orders = [[(op.stage, op.kind) for op in program] for program in schedule.programs]
-    return timed(orders, instance).value_us(instance, problem.objective)
+    return value_us(orders, Graph(instance), problem.objective)
 
 
 def test_r_runs_while_the_gradient_is_made_and_sent() -> None:
