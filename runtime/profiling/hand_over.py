@@ -42,8 +42,7 @@ class _Hand(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, home: HandOver, *tensors: Tensor) -> Tensors:
         ctx.home = home
-        found = tuple(tensor.view_as(tensor) for tensor in tensors)
-        return found
+        return tuple(tensor.view_as(tensor) for tensor in tensors)
 
     @staticmethod
     def backward(ctx: Any, *stand_ins: Tensor) -> tuple[Tensor | None, ...]:

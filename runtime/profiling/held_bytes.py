@@ -103,10 +103,9 @@ def _held_once(sample: Sample) -> HeldBytes:
     until = dict.fromkeys(needed_after_f | fused.living(), OpKind.B)
     until |= dict.fromkeys(needed_after_b, OpKind.W)
     fused.backward_fused()
-    tensors = max(
-        (one.with_gradients(micro_batch.tensors(until)) for one in (micro_batch, fused)),
-        key=lambda one: -one.shared_gradient_bytes,
-    )
+    tensors = micro_batch.tensors(until)
+    either = [one.with_gradients(tensors) for one in (micro_batch, fused)]
+    tensors = min(either, key=lambda one: one.shared_gradient_bytes)
     used = sample.without_gradients(micro_batch.unused)
     rises, inner = _all_rises(used, tensors, fused.last)
     rises = _most(rises, inner)

@@ -18,8 +18,8 @@ Tensors = tuple[Tensor, ...]
 class Leaf(NamedTuple):
     """One tensor of a boundary; a gradient comes back for differentiable ones only.
 
-    `order` are its dimensions from the outermost to the innermost in memory, where that is another
-    one than their own, as of a transposed tensor or of channels last; else None.
+    `order` has its dimensions from the outermost to the innermost in memory, as of a transposed
+    tensor or of channels last. None: the tensor is contiguous, or is sent as a contiguous copy.
     """
 
     shape: tuple[int, ...]

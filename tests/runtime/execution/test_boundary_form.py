@@ -1,13 +1,14 @@
 """What goes between stages: in which order of memory, and whose gradient comes back."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from synth.runtime.execution.base.boundary import Boundary, Leaf, packed, unpacked
-from synth.runtime.execution.stage.shapes import _trained_tensors
+from synth.runtime.execution.stage import shapes
 from synth.runtime.execution.stage.stage import Stage
 
 
@@ -45,15 +46,28 @@ class WithTable(nn.Module):
 def test_no_gradient_comes_back_of_a_table() -> None:
     stage = Stage(WithTable(), is_first=True, is_last=False)
     x = torch.randn(3, 4)
-    own = _trained_tensors(stage, (x,), None, {}, WithTable()(x))
+    own = shapes._trained_tensors(stage, (x,), None, {}, WithTable()(x))
     assert own == [True, False]
     assert Boundary.of(WithTable()(x), trained=own).gradients("cpu")[0].shape == (3, 4)
 
 
-def test_convolutions_are_tried_out_with_the_layout_that_they_return() -> None:
-    from synth.runtime.execution.stage.shapes import _try_out
+def test_graphs_of_convolutions_are_found_without_fake_tensors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Recomputed layers read storages, of which fake tensors write a traceback to the terminal."""
+    made: list[Any] = []
+    monkeypatch.setattr(shapes, "FakeTensorMode", lambda **options: made.append(options))
+    stage = Stage(nn.Sequential(nn.Conv2d(3, 3, 3), WithTable()), is_first=True, is_last=False)
+    x = torch.randn(2, 3, 6, 6)
+    output = (x[..., :4], x[..., :4])
+    assert shapes._trained_tensors(stage, (x,), None, {}, output) == [True, False]
+    assert not made
 
+
+def test_convolutions_are_tried_out_with_the_layout_that_they_return() -> None:
     conv = nn.Conv2d(3, 3, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     x = torch.randn(2, 3, 8, 8).contiguous(memory_format=torch.channels_last)
-    tried = _try_out(Stage(copy.deepcopy(conv), is_first=True, is_last=False), (x,), None, {})
+    tried = shapes._try_out(
+        Stage(copy.deepcopy(conv), is_first=True, is_last=False), (x,), None, {}
+    )
     assert tried.stride() == conv(x).stride()
