@@ -117,9 +117,9 @@ class Profile(Displayed, FileRecord):
     version 5 tied parameters, version 6 how estimated numbers were computed, and ranks of unequal
     speed, version 7 variants of layers of which B computes a part again, version 8 the time of F
     and BW of two micro-batches at once, version 9 the time of the reduction of gradients, version
-    10 the rises of B, W and BW before another layer of the stage, version 11 the tensors of layers
-    that take, return or change several or the same, version 12 gradients of them that share memory
-    or are parts of larger memory, and tensors of which a layer computes no gradient.
+    10 the rises of B, W and BW before another layer of the stage, version 12 the tensors of layers
+    that take, return or change several or the same. Version 11, which no release had, did not say
+    which of their gradients share memory; of such layers it is refused.
     """
 
     FORMAT: ClassVar[str] = "synth-profile"
@@ -135,14 +135,8 @@ class Profile(Displayed, FileRecord):
         "layer_profiles.*.reduce_us": 9,
         "layer_profiles.*.inner_rise_bytes": 10,
         "layer_profiles.*.variants.*.inner_rise_bytes": 10,
-        "layer_profiles.*.tensors": 11,
-        "layer_profiles.*.variants.*.tensors": 11,
-        "layer_profiles.*.tensors.shared_gradients": 12,
-        "layer_profiles.*.tensors.taken.is_unused": 12,
-        "layer_profiles.*.tensors.taken.gradient_excess_bytes": 12,
-        "layer_profiles.*.variants.*.tensors.shared_gradients": 12,
-        "layer_profiles.*.variants.*.tensors.taken.is_unused": 12,
-        "layer_profiles.*.variants.*.tensors.taken.gradient_excess_bytes": 12,
+        "layer_profiles.*.tensors": 12,
+        "layer_profiles.*.variants.*.tensors": 12,
         "tied_parameters.reduce_us": 9,
         "workload.group": 7,
     }
