@@ -18,6 +18,7 @@ from synth.profile.layer_tensors import (
 )
 
 from ..execution.base.boundary import Boundary, is_dense
+from ..execution.gradients.all_reduce import local_part
 from ..execution.stage.stage_output import versions_of
 
 
@@ -55,7 +56,8 @@ def tensors_of(tree: Any) -> list[Tensor]:
 
 
 def address_of(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+    """Return the address of a tensor's memory; of a sharded one, of the part of this process."""
+    return int(local_part(tensor).untyped_storage().data_ptr())
 
 
 def layer_tensors(

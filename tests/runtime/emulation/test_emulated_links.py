@@ -5,19 +5,21 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
+import torch
 
 from synth.run_options.emulation_options import Disturbance
 from synth.runtime.emulation.emulated_clock import EmulatedClock, now_ns
-from synth.runtime.emulation.emulated_stage import STAMP_BYTES, boundary_of
+from synth.runtime.emulation.emulated_stage import STAMP_BYTES
 from synth.runtime.emulation.links import EmulatedLinks
 from synth.runtime.emulation.pace import Pace
-from synth.runtime.execution.base.boundary import Tensors
+from synth.runtime.execution.base.boundary import Boundary, Leaf, Tensors
 from synth.runtime.execution.base.channels import Pending
 from synth.runtime.execution.transport.watched_channels import WatchedChannels, WatchedReceives
 from synth.schedule.lowering.lower import Transfer
 from synth.schedule.ops import Value, ValueKind
 
 ACT = Transfer(Value(ValueKind.ACT, 0, 0, 0), 0, 1, STAMP_BYTES, duration_us=1000)
+BOUNDARY = Boundary((Leaf((ACT.num_bytes,), torch.uint8, True),))
 
 
 class Receiving(NamedTuple):
@@ -65,7 +67,7 @@ def test_a_message_that_is_slower_than_the_plan_is_not_compensated() -> None:
 
     device = EmulatedClock()
     links = looking_ahead(come_after_20_ms, device)
-    links.receive(boundary_of(ACT.num_bytes).activations("cpu"), ACT)
+    links.receive(BOUNDARY.activations("cpu"), ACT)
     links.wait_any([ACT])
     assert links.has_arrived(ACT)
     assert device.now_ns() >= came_ns > 0
@@ -82,7 +84,7 @@ def test_a_late_device_catches_up_while_it_waits_for_a_message(comes_after_s: fl
     device = EmulatedClock()
     device.late_ns = 5_000_000_000
     links = looking_ahead(come, device)
-    links.receive(boundary_of(ACT.num_bytes).activations("cpu"), ACT)
+    links.receive(BOUNDARY.activations("cpu"), ACT)
     links.wait_any([ACT])
     assert links.has_arrived(ACT)
     assert device.late_ns < 2_500_000_000
@@ -95,7 +97,7 @@ def test_a_receive_that_fails_ends_the_wait_and_raises_where_it_is_read() -> Non
         raise RuntimeError("Timed out waiting for rank 0")
 
     links = looking_ahead(fail, EmulatedClock())
-    arriving = links.receive(boundary_of(ACT.num_bytes).activations("cpu"), ACT)
+    arriving = links.receive(BOUNDARY.activations("cpu"), ACT)
     links.wait_any([ACT])
     assert links.has_arrived(ACT)
     with pytest.raises(RuntimeError, match="waiting for rank 0"):

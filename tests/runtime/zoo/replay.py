@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from synth.runtime.execution.base.boundary import Boundary
+from synth.runtime.execution.base.boundary import Boundary, Leaves, unpacked
 from synth.runtime.execution.base.stage_protocol import ForwardInput
 from synth.runtime.execution.stage.stage import Stage
 from tests.runtime.zoo.case import Case, squared
@@ -21,6 +21,7 @@ def draw(case: Case, step: int) -> list[tuple[Any, ...]]:
 def by_stage(stage: Stage, inputs: list[tuple[Any, ...]]) -> tuple[list[Any], float]:
     """Run B and W apart; the inputs' gradients, and the least share that was left to W."""
     found: dict[int, Any] = {}
+    leaves: dict[int, Leaves] = {}
     trainable = list(stage.parameters())
     share = 1.0
     stage.begin()
@@ -31,10 +32,11 @@ def by_stage(stage: Stage, inputs: list[tuple[Any, ...]]) -> tuple[list[Any], fl
             entry = (
                 Boundary.of(x, trained=True) if x.is_floating_point() or x.is_complex() else None
             )
+            leaves[j] = () if entry is None else entry.differentiable
             stage.forward(j, ForwardInput(inputs[j], entry))
         elif kind == "B":
             one = torch.ones((), device=inputs[j][0].device)
-            found[j] = stage.backward_input(j, (one,))
+            found[j] = unpacked(leaves.get(j, ()), stage.backward_input(j, (one,)))
             deferred = sum(p.numel() for p in stage.deferred(j))
             share = min(share, deferred / max(1, sum(p.numel() for p in trainable)))
         else:
