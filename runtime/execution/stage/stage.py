@@ -212,7 +212,7 @@ class Stage:
         return output if self._loss is None else self._loss(output, targets)
 
     def backward_input(self, microbatch: int, gradients: Tensors) -> Tensors:
-        """B: gradients of the inputs, packed (see `Leaf`), none on the first stage; W comes later."""
+        """B: gradients of the inputs, packed (see `Leaf`), none on the first stage."""
         state = self._states[microbatch]
         self._check_loss(state)
         edges, state.edges = state.edges, []
