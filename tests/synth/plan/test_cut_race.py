@@ -120,7 +120,7 @@ def test_blocks_take_the_time_of_heats_that_are_too_short(
     without: frozenset[Part], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks are found on the first cuts; the serial schedule leaves much to gain."""
-    monkeypatch.setattr(cut_race, "first_round_s", lambda num_ops: 1e9)
+    monkeypatch.setattr(cut_race, "first_rounds_s", lambda num_ops: 1e9)
     race, heats = serial_race(), 0
     before = {trial: check(trial) for trial in race.trials}
     options = replace(counted(0.6), without=without)
