@@ -13,10 +13,11 @@ from synth.profile.layer_tensors import LayerTensors, last_of
 
 from ..execution.base.boundary import is_dense
 from ..models.layered_stage import LayerCall
+from ..tensor_trees import tensors_of
 from .measured_micro_batch import MeasuredMicroBatch
 from .meter import Measurement, measure
 from .sample import Sample
-from .seen_tensors import allocated_bytes, tensors_of
+from .seen_tensors import allocated_bytes
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from synth.errors import SynthError
 
-from ..models.cut.guard import IN_FORM_OF, storage_of, tensors_of, written
+from ..models.cut.guard import IN_FORM_OF, storage_of, written
+from ..tensor_trees import tensors_of
 
 _OVERWRITING = frozenset(["copy_", "zero_", "fill_"])
 

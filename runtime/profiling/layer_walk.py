@@ -18,6 +18,7 @@ from ..execution.base.without_graph import without_graph
 from ..input_function import MicroBatch
 from ..models import layer_signature, num_safe_ids
 from ..models.layered_stage import LayerCall
+from ..tensor_trees import tensors_of
 from .sample import Sample, positional
 
 _CPU = torch.device("cpu")
@@ -219,7 +220,7 @@ def _look(x: Any) -> Hashable:
 
 def _views(x: Any) -> tuple[bool, ...]:
     """Say which tensors are views, whose gradients autograd copies if they are changed in place."""
-    return tuple(leaf._is_view() for leaf in pytree.tree_leaves(x) if isinstance(leaf, Tensor))
+    return tuple(tensor._is_view() for tensor in tensors_of(x))
 
 
 def _output(name: str, sample: Sample, ops: Ops | None) -> tuple[Any, bool]:
@@ -262,6 +263,6 @@ def shown_tree(value: Any) -> str:
     """Describe a tensor, or a tree of tensors, for a message."""
     if isinstance(value, Tensor):
         return f"of shape {tuple(value.shape)} and {value.dtype}"
-    leaves = [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
+    leaves = tensors_of(value)
     inside = ", ".join(f"{list(leaf.shape)} {leaf.dtype}" for leaf in leaves)
     return f"a {type(value).__name__} of {inside or 'no tensors'}"

@@ -13,6 +13,7 @@ from synth.profile.layer_tensors import LayerTensors, last_of
 
 from ..execution.base.boundary import Tensors, is_dense
 from ..execution.stage.stage_output import versions_of
+from ..tensor_trees import tensors_of
 from .hand_over import HandOver
 from .meter import Measurement, measure
 from .sample import Sample
@@ -23,7 +24,6 @@ from .seen_tensors import (
     gradient_excess,
     layer_tensors,
     shared_gradients,
-    tensors_of,
 )
 
 
@@ -94,7 +94,7 @@ class MeasuredMicroBatch:
         gradient = self._gradient()
         self._run(OpKind.B, lambda: self.stage.backward_input(0, gradient))
         if (entry := self.sample.entry) is not None:
-            places = [place for place, leaf in enumerate(entry.leaves) if leaf.differentiable]
+            places = entry.differentiable_places
             self.unused = frozenset(places[number] for number in self.stage.unused_inputs(0))
 
     def backward_weight(self) -> None:

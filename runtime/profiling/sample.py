@@ -21,6 +21,7 @@ from ..execution.stage.micro_batch_state import entered
 from ..execution.stage.stage import Stage
 from ..execution.stage.stage_output import versions_of
 from ..models.layered_stage import LayerCall, LayeredStage, Randomness
+from ..tensor_trees import tensors_of
 
 
 def copied(tree: Any) -> Any:
@@ -96,7 +97,7 @@ class Sample:
         """Run the layer as `run` does, and say if it has changed its input in place."""
         given = positional(_copied_views(self.x), is_first=self.is_first)
         arguments = given if self.targets is None else (*given, copied(self.targets))
-        tensors = [leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, Tensor)]
+        tensors = tensors_of(given)
         before = versions_of(tensors)
         output = self.layer(*arguments) if self.call is None else self.call(arguments)
         return output, versions_of(tensors) != before

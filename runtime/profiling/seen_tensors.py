@@ -2,13 +2,13 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import count
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from synth.op_kinds import OpKind
 from synth.profile.layer_tensors import (
+    CUDA_BLOCK_BYTES,
     LayerTensors,
     MadeMemory,
     ReturnedTensor,
@@ -23,12 +23,12 @@ from ..execution.stage.stage_output import versions_of
 
 
 def allocated_bytes(tensor: Tensor) -> int:
-    """The bytes that the allocator hands out for a tensor's storage; CUDA's rounds up to 512."""
+    """Return the bytes that the allocator hands out for a tensor's storage."""
     return _rounded(tensor.untyped_storage().nbytes(), tensor)
 
 
 def _rounded(size: int, tensor: Tensor) -> int:
-    return -(-size // 512) * 512 if tensor.is_cuda else size
+    return -(-size // CUDA_BLOCK_BYTES) * CUDA_BLOCK_BYTES if tensor.is_cuda else size
 
 
 class SeenTensor(NamedTuple):
@@ -49,10 +49,6 @@ class SeenTensor(NamedTuple):
             versions_of([tensor])[0],
             is_dense(tensor),
         )
-
-
-def tensors_of(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 def address_of(tensor: Tensor) -> int:
@@ -127,10 +123,9 @@ def gradient_excess(entry: Boundary, gradients: Sequence[SeenTensor]) -> dict[in
 
     The first input of several counts them. Arguments are those of `shared_gradients`.
     """
-    places = [place for place, leaf in enumerate(entry.leaves) if leaf.differentiable]
     first: dict[int, int] = {}
     excess: dict[int, int] = {}
-    for place, one in zip(places, gradients, strict=True):
+    for place, one in zip(entry.differentiable_places, gradients, strict=True):
         place = first.setdefault(one.address, place)
         excess[place] = excess.get(place, one.memory_bytes) - one.num_bytes
     return {place: num_bytes for place, num_bytes in excess.items() if num_bytes > 0}
@@ -142,11 +137,10 @@ def shared_gradients(entry: Boundary, gradients: Sequence[SeenTensor]) -> list[S
     Args:
         gradients: of the differentiable inputs.
     """
-    places = [place for place, leaf in enumerate(entry.leaves) if leaf.differentiable]
     first: dict[int, int] = {}
     left: dict[int, int] = {}  # of each memory, the bytes that no gradient is known to fill
     found = []
-    for place, one in zip(places, gradients, strict=True):
+    for place, one in zip(entry.differentiable_places, gradients, strict=True):
         earlier = first.setdefault(one.address, place)
         unfilled = left.setdefault(one.address, one.memory_bytes)
         left[one.address] = max(0, unfilled - one.num_bytes)

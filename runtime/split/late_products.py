@@ -16,6 +16,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils import _pytree as pytree
 
+from ..tensor_trees import tensors_of
+
 _WRITES = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__set__")
 
 _PRODUCTS = ("mm", "matmul", "linear", "einsum", "tensordot", "outer", "conv", "dot")
@@ -66,7 +68,7 @@ class Watching(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Torch calls this in place of `func`."""
         kwargs = kwargs or {}
-        given = _tensors((args, kwargs))
+        given = tensors_of((args, kwargs))
         output = func(*args, **kwargs)
         parts = set().union(*(self._parts.get(id(t), ()) for t in given))
         if parts and not _can_wait(func, given, kwargs, output):
@@ -76,7 +78,7 @@ class Watching(TorchFunctionMode):
             parts = parts | {len(self._products)}
             self._products.append((func, inputs, _versions(inputs), output))
         if parts:
-            for tensor in _tensors(output):
+            for tensor in tensors_of(output):
                 self._parts[id(tensor)] = self._parts.get(id(tensor), set()) | parts
                 self._kept.append(tensor)
         return output
@@ -108,7 +110,7 @@ class Postponing(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Torch calls this in place of `func`."""
         args, kwargs = pytree.tree_map(self._computed, (args, dict(kwargs or {})))
-        given = _tensors((args, kwargs))
+        given = tensors_of((args, kwargs))
         if any(id(t) in self._later for t in given):
             return self._used(func, args, kwargs, given)
         if not _can_be_product(func, given, kwargs):
@@ -130,7 +132,7 @@ class Postponing(TorchFunctionMode):
             RuntimeError: it is changed in place, which the first backward did not do.
         """
         if _changes(func, kwargs):
-            if any(id(t) in self._later for t in _tensors((args[:1], kwargs.get("out")))):
+            if any(id(t) in self._later for t in tensors_of((args[:1], kwargs.get("out")))):
                 raise RuntimeError(
                     f"{resolve_name(func)} changes a weight gradient in place, which the first "
                     "backward of this function did not do: let it take the same way for arguments "
@@ -174,12 +176,8 @@ def _value(part: Any) -> Any:
     return part.value() if isinstance(part, Later) else part
 
 
-def _tensors(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
-
-
 def _versions(tree: Any) -> tuple[int, ...]:
-    return tuple([tensor._version for tensor in _tensors(tree)])
+    return tuple([tensor._version for tensor in tensors_of(tree)])
 
 
 def _form(output: Tensor) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:

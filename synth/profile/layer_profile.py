@@ -10,7 +10,7 @@ from pydantic_core import CoreSchema
 
 from synth.op_kinds import MEASURED, OpKind
 from synth.profile.layer_tensors import (
-    ROUNDED_TO,
+    CUDA_BLOCK_BYTES,
     LayerTensors,
     MadeMemory,
     ReturnedTensor,
@@ -257,7 +257,7 @@ class LayerProfile(BriefRecord):
             return True
         taken, returned = self.tensors.taken, before.tensors.returned
         return len(taken) == len(returned) and all(
-            abs(one.num_bytes - other.num_bytes) < ROUNDED_TO
+            abs(one.num_bytes - other.num_bytes) < CUDA_BLOCK_BYTES
             for one, other in zip(taken, returned, strict=True)
         )
 

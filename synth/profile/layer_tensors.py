@@ -19,8 +19,8 @@ from synth.units import MOST_SUMMABLE, counted
 Bytes = Annotated[Whole, Field(ge=0, le=MOST_SUMMABLE)]
 
 
-# Of memory on CUDA devices, in bytes.
-ROUNDED_TO = 512
+# CUDA's allocator hands out multiples of this.
+CUDA_BLOCK_BYTES = 512
 
 
 class TakenTensor(BriefRecord):
@@ -147,12 +147,12 @@ class LayerTensors(BriefRecord):
 
     @property
     def shown_taken(self) -> str:
-        """What is taken, in words."""
+        """The number and bytes of what is taken, in words."""
         return _shown([one.num_bytes for one in self.taken])
 
     @property
     def shown_returned(self) -> str:
-        """What is returned, in words."""
+        """The number and bytes of what is returned, in words."""
         return _shown([one.num_bytes for one in self.returned])
 
     @property

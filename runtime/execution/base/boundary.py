@@ -96,6 +96,11 @@ class Boundary:
         """The tensors whose gradients come back."""
         return tuple(leaf for leaf in self.leaves if leaf.differentiable)
 
+    @property
+    def differentiable_places(self) -> list[int]:
+        """The places, among all tensors, of those whose gradients come back."""
+        return [place for place, leaf in enumerate(self.leaves) if leaf.differentiable]
+
     def gradient_places(self, trained: Sequence[bool]) -> list[int]:
         """Return the places, among the gradients that come back, of those of some tensors.
 

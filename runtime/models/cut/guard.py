@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from ...tensor_trees import tensors_of
 
 # Operators that take the form of their argument alone.
 IN_FORM_OF = frozenset(
@@ -76,11 +77,6 @@ def storage_of(tensor: Tensor) -> int:
             return -id(tensor)
         number: int = tensor.untyped_storage()._cdata
         return number
-
-
-def tensors_of(tree: Any) -> list[Tensor]:
-    """Return the tensors in a tree."""
-    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 def _is_masked(name: str, args: Any) -> bool:

@@ -52,6 +52,7 @@ from synth.solver.evaluate.path_arrays import (
     FUSION,
     HAS_TAILS,
     LATER,
+    NODE_BITS,
     NUM_RELINKED,
 )
 from synth.solver.evaluate.path_kernel import find_tails, renew_heads, renew_tails
@@ -305,7 +306,7 @@ def walk(
     fusion_share, adjacent_share, farthest = shares
     host_share, stays_share, most_ahead = host
     num_made, w, w_place, was_fused = 0, 0, 0, False
-    has_paths = host_share == 0.0
+    has_paths = host_share == 0.0 and 2 * len(ops) < 1 << NODE_BITS
     for rank in range(a.num_ranks):
         has_paths &= a.moves.counts[rank] == 0
     if has_paths and not counts[HAS_TAILS]:

@@ -1,4 +1,4 @@
-"""What goes between stages: in which order of memory, and whose gradient comes back."""
+"""Tensors between stages keep their order in memory; gradients of those that ask come back."""
 
 import copy
 from typing import Any

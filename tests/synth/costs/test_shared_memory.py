@@ -155,7 +155,7 @@ class Walk:
 
     @property
     def sent(self) -> int:
-        """What the output takes besides what is saved, or held as a part of the input."""
+        """Bytes of the output that are neither saved nor held as a part of the input."""
         returned = self.layers[-1].boundary_tensors.returned
         both = list(zip(self.all.outputs, returned, strict=True))
         free = {at for at, one in both if not one.is_copied and self.all.until(at) == F}
