@@ -61,11 +61,13 @@ class Rendezvous:
         began_s, pause_s = time.monotonic(), _SHORTEST_S
         until, next_look = began_s + self.timeout_s, began_s + _LOOK_S
         while not self.store.check(list(keys.values())):
-            cause = self.failure()
-            if cause is None and time.monotonic() > next_look:
-                cause, next_look = self.ended(keys), time.monotonic() + _LOOK_S
+            looks_at_processes = time.monotonic() > next_look
+            cause = self._cause(keys if looks_at_processes else ())
+            if looks_at_processes:
+                next_look = time.monotonic() + _LOOK_S
             # A rank that failed after this place had come here, so all may have come by now.
             if cause is not None and self._missing(keys):
+                self.tell(cause)  # nobody has yet, if this rank found an ended process
                 raise RunFailure(f"{self.name} cannot continue: {cause}")
             missing = self._missing(keys) if time.monotonic() > until else []
             if missing:  # empty if the last ranks have just come
@@ -129,7 +131,12 @@ class Rendezvous:
         A rank that fails announces it before it disconnects. If a connection is closed without
         that, its process has ended.
         """
-        announced = self.failure()
-        if announced is not None or not tells_of_a_closed_connection(error):
-            return announced
-        return self.ended()
+        return self._cause(None if tells_of_a_closed_connection(error) else ())
+
+    def _cause(self, seen: Collection[int] | None) -> str | None:
+        """What another rank announced, or else that the process of one of `seen` has ended.
+
+        The processes are looked at first: a rank that has failed announces it before it ends.
+        """
+        ended = self.ended(seen)
+        return self.failure() or ended

@@ -16,6 +16,7 @@ from synth.errors import RunFailure
 from synth.families import generate
 from synth.runtime.execution.transport.gloo.private_groups import PrivateGroups
 from synth.runtime.execution.transport.rendezvous import Rendezvous
+from synth.runtime.processes import ProcessIdentity
 
 SOON_S = 10.0  # ranks would wait for each other for 60
 
@@ -189,6 +190,40 @@ def test_of_several_causes_the_first_one_stands_and_any_text_is_one() -> None:
         None,
         "rank 1 failed: cannot read ?",
     ]
+
+
+class EndsAfterItsAnnouncement(ProcessIdentity):
+    """Fails just when its process is looked at: announces that, and has ended."""
+
+    @property
+    def has_ended(self) -> bool:
+        failing.fail("rank 1 is gone")
+        return True
+
+
+STORE = HashStore()
+failing = Rendezvous(STORE, 0, 1.0)
+
+
+def test_a_rank_that_ended_after_it_announced_why_is_not_the_cause() -> None:
+    left = {0: EndsAfterItsAnnouncement.own()}
+    remaining = Rendezvous(STORE, 2, 1.0, neighbours=left)
+    cause = "rank 0 failed: rank 1 is gone"
+    assert remaining.cause_of(ConnectionError("Connection closed by peer")) == cause
+    failing.withdraw()
+    with pytest.raises(RunFailure, match=f"^rank 2 cannot continue: {cause}$"):
+        remaining.meet("here", [0, 2])
+
+
+def test_who_sees_that_a_process_has_ended_tells_the_others() -> None:
+    store = HashStore()
+    gone = {1: ProcessIdentity.own()._replace(started="0")}
+    alone = Rendezvous(store, 0, 60.0, neighbours=gone)
+    with pytest.raises(RunFailure, match=r"rank 1 is gone: its process \d+ has ended$") as caught:
+        alone.meet("here", [0, 1])
+    told = Rendezvous(store, 2, 1.0).failure()
+    assert told is not None
+    assert str(caught.value) == f"rank 0 cannot continue: {told}"
 
 
 class Slow(HashStore):
