@@ -17,7 +17,7 @@ from tests.cli.conftest import NAME, Synth
 
 SIZE = ("solve", NAME, "--ranks", "4", "--micro-batches", "8", "--partition", "even")
 # Less than 1F1B takes (36.8 GB), and enough for it if some layers recompute.
-TIGHT = (*SIZE, "--mem-limit", "24GB", "--time-limit", "3s")
+TIGHT = (*SIZE, "--mem-limit", "24GB", "--time-limit", "1s")
 
 
 def solved(synth: Synth, path: Path, *more: str) -> Plan:
@@ -77,7 +77,7 @@ def test_layers_are_recomputed_by_a_rule_of_the_runtime_and_the_bound_is_proven_
     synth: Synth, tmp_path: Path, runtime: str, menu: RecomputationMenu
 ) -> None:
     path = tmp_path / "plan.json"
-    plan = solved(synth, path, "--for", runtime, "--placement", "linear")
+    plan = solved(synth, path, "--for", runtime, "--placement", "linear", "--time-limit", "3s")
     choices = menu.choices(plan.partition, plan.placed, model_parts(plan.layers))
     assert plan.recomputed_layers and plan.recomputed_layers in choices
     ended = synth("check", path, "--profile", NAME, "--prove")
@@ -152,7 +152,7 @@ def test_recomputation_that_the_runtime_can_run_is_suggested(
     synth: Synth, runtime: str, layers: str
 ) -> None:
     given = ("--placement", "linear", "--recompute", "none", "--for", runtime)
-    ended = synth(*SIZE, *given, "--mem-limit", "20GB", "--time-limit", "2s")
+    ended = synth(*SIZE, *given, "--mem-limit", "20GB", "--time-limit", "1s")
     assert f"give --recompute {layers}, which {runtime} can run" in ended.stdout
 
 
@@ -196,14 +196,14 @@ def test_torchtitan_has_no_wave_of_four_stages(synth: Synth) -> None:
 
 
 def test_layers_that_b_recomputes_are_for_every_runtime(synth: Synth) -> None:
-    layers = ("--placement", "linear", "--recompute", "layers:all", "--time-limit", "2s")
+    layers = ("--placement", "linear", "--recompute", "layers:all", "--time-limit", "500ms")
     assert synth(*SIZE, "--for", "torch", *layers).code == 0
 
 
 def test_the_answer_says_what_a_placement_that_is_left_out_would_gain(synth: Synth) -> None:
     # 2 micro-batches on 8 ranks: Chimera's two directions halve the pipeline's filling.
     few = ("solve", NAME, "--ranks", "8", "--micro-batches", "2", "--partition", "even")
-    ended = synth(*few, "--time-limit", "5s")
+    ended = synth(*few, "--time-limit", "2s")
     assert ended.code == 0
     assert "on a placement that was not searched; give --placement bidirectional" in ended.stdout
 
