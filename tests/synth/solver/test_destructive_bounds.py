@@ -116,7 +116,7 @@ def test_a_question_that_was_left_open_is_asked_again_only_with_more_effort() ->
 
     def decide(_: Ranks, middle_us: int, effort_s: float) -> Decision:
         asked.append(effort_s)
-        return Decision(None, is_refuted=9_000 > middle_us, spent_s=0.1)
+        return Decision(None, is_refuted=middle_us < 9_000, spent_s=0.1)
 
     bounds.decide, bounds.left_s = decide, 100.0
     assert 8_995 <= max(one.bound_us for one in bounds.run()) <= 9_000
