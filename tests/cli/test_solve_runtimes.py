@@ -17,7 +17,7 @@ from tests.cli.conftest import NAME, Synth
 
 SIZE = ("solve", NAME, "--ranks", "4", "--micro-batches", "8", "--partition", "even")
 # Less than 1F1B takes (36.8 GB), and enough for it if some layers recompute.
-TIGHT = (*SIZE, "--mem-limit", "24GB", "--time-limit", "1s")
+TIGHT = (*SIZE, "--mem-limit", "24GB", "--time-limit", "3s")
 
 
 def solved(synth: Synth, path: Path, *more: str) -> Plan:
@@ -27,7 +27,7 @@ def solved(synth: Synth, path: Path, *more: str) -> Plan:
 
 
 def test_by_default_no_plan_offloads_or_holds_two_copies(synth: Synth, tmp_path: Path) -> None:
-    plan = solved(synth, tmp_path / "plan.json")
+    plan = solved(synth, tmp_path / "plan.json", "--time-limit", "1s")
     assert len(plan.placement) == 1
     kinds = {str(op.kind) for program in plan.schedule().programs for op in program}
     assert kinds <= {"F", "B", "W", "BW", "R", "STEP"}
@@ -77,7 +77,7 @@ def test_layers_are_recomputed_by_a_rule_of_the_runtime_and_the_bound_is_proven_
     synth: Synth, tmp_path: Path, runtime: str, menu: RecomputationMenu
 ) -> None:
     path = tmp_path / "plan.json"
-    plan = solved(synth, path, "--for", runtime, "--placement", "linear", "--time-limit", "3s")
+    plan = solved(synth, path, "--for", runtime, "--placement", "linear")
     choices = menu.choices(plan.partition, plan.placed, model_parts(plan.layers))
     assert plan.recomputed_layers and plan.recomputed_layers in choices
     ended = synth("check", path, "--profile", NAME, "--prove")
