@@ -14,6 +14,7 @@ from synth.errors import SynthError
 from synth.op_kinds import OpKind
 from synth.profile.estimate import Estimate
 from synth.profile.layer_profile import Layer, LayerProfile, Timing
+from synth.profile.layer_tensors import SharedMemory
 from synth.profile.layer_times import MOST_LAYERS, LayerTimes
 from synth.profile.links import Links
 from synth.profile.measurement_conditions import Conditions
@@ -336,6 +337,37 @@ class Profile(Displayed, FileRecord):
             if place == last and tensors.changes_given:
                 found.add(len(self.layers))
         return frozenset(found)
+
+    def shared_inputs(self, place: int) -> tuple[SharedMemory, ...]:
+        """The memory of what a layer takes, where it is not that of each tensor alone.
+
+        It is so where all layers are in one process; who receives tensors has them apart.
+        """
+        return self._shared_inputs[place]
+
+    @cached_property
+    def _shared_inputs(self) -> tuple[tuple[SharedMemory, ...], ...]:
+        found: list[tuple[SharedMemory, ...]] = []
+        came: list[list[int]] = []  # by tensor, the bytes of its memory; one object for each memory
+        for place in range(len(self.layers)):
+            tensors = self.layer_profile(place).boundary_tensors
+            if len(came) != len(tensors.taken):
+                came = [[one.num_bytes] for one in tensors.taken]
+            places: dict[int, list[int]] = {}
+            for at, memory in enumerate(came):
+                places.setdefault(id(memory), []).append(at)
+            found.append(
+                tuple(
+                    SharedMemory(tuple(row), came[row[0]][0])
+                    for row in places.values()
+                    if len(row) > 1 or came[row[0]][0] > tensors.taken[row[0]].num_bytes
+                )
+            )
+            row = [*came, *([one.num_bytes] for one in tensors.made)]
+            came = [
+                [one.num_bytes] if one.is_copied else row[one.memory] for one in tensors.returned
+            ]
+        return tuple(found)
 
     @property
     def has_pairs(self) -> bool:
