@@ -123,7 +123,8 @@ class SplitTape:
         add = partial(_add_or_deliver, delivery, add)
         if self._repeats:
             add = Accumulator(self._tasks, add).add
-        with torch.no_grad():
+        device = self._tasks[0].targets[0].device.type if self._tasks else "cpu"
+        with torch.no_grad(), without_autocast(device):
             while self._tasks:
                 _run_task(self._tasks.popleft(), add)
             delivery.finish()
@@ -165,12 +166,17 @@ class SplitTape:
 
 
 def run_backward(outputs: Outputs, grads: OutputGradients) -> None:
-    """Run `torch.autograd.backward` without its checks, which cost as much as a small layer."""
+    """Run `torch.autograd.backward` without its checks, which cost as much as a small layer.
+
+    A caller's autocast is off within it, as PyTorch recommends: kernels have the dtypes of the
+    forward, also those of parts that turned autocast off.
+    """
     if type(outputs) is list and type(grads) is list and all([g is not None for g in grads]):
-        _engine_run_backward(
-            tuple(outputs), tuple(grads), False, False, (), allow_unreachable=True,
-            accumulate_grad=True,
-        )  # fmt: skip
+        with without_autocast(grads[0].device.type) if grads else nullcontext():
+            _engine_run_backward(
+                tuple(outputs), tuple(grads), False, False, (), allow_unreachable=True,
+                accumulate_grad=True,
+            )  # fmt: skip
     else:
         torch.autograd.backward(outputs, grads)
 
@@ -186,8 +192,7 @@ def _add_or_deliver(
 
 def _run_task(task: WeightTask, add: Callable[[Tensor, Tensor], None]) -> None:
     """Run one task, in a function so that no gradient outlives its task into the next one's."""
-    with without_autocast(task.targets[0].device.type):
-        gradients = task.run()
+    gradients = task.run()
     for parameter, gradient in zip(task.targets, gradients, strict=True):
         add(parameter, gradient)
 

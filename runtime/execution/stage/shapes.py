@@ -18,7 +18,7 @@ from ...batch import Batch
 from ...cutting import tensors_in
 from ...state.module_state import unchanged
 from ..base.boundary import Boundary, can_have_gradient, flatten
-from ..base.without_graph import without_graph
+from ..base.without_graph import AutocastRefused, without_graph
 from ..transport.rank_group import RankGroup
 from .micro_batch_state import entered
 from .stage import Stage
@@ -219,7 +219,10 @@ def _try_out(
 
 def _run_without_kernels(run: Callable[..., Any], device: torch.device, *, fake: bool) -> Any:
     """Run a stage on the meta device, or on fake tensors of its own device."""
-    return run(device, fake=True) if fake else run(torch.device("meta"))
+    if fake:
+        return run(device, fake=True)
+    with AutocastRefused():
+        return run(torch.device("meta"))
 
 
 def _run_without_data(run: Callable[..., Any], trial_device: torch.device, *, fake: bool) -> Any:
