@@ -158,3 +158,31 @@ def test_errors_are_named_by_their_type_where_the_message_may_say_too_little(
     with pytest.raises(RunFailure) as found:
         run(lambda pipeline, _: pipeline.step(pipeline.split(X, targets=T)), loss=loss)
     assert said in str(found.value)
+
+
+def test_a_batch_that_another_module_computes_goes_on_behind_the_step() -> None:
+    torch.manual_seed(0)
+    encoder, mean = nn.Sequential(nn.Linear(2, 2), nn.Tanh()), nn.functional.mse_loss
+
+    def attached(pipeline: Pipeline, _: int) -> Any:
+        return pipeline.step(pipeline.split(encoder(X), targets=T))
+
+    with pytest.raises(RunFailure, match="micro-batches share a part of a graph"):
+        run(attached, ranks=1)
+
+    stages: list[Any] = []
+
+    def apart(pipeline: Pipeline, _: int) -> None:
+        stages.extend(pipeline.stages.values())
+        y = encoder(X)
+        x = y.detach().requires_grad_()
+        pipeline.step(pipeline.split(x, targets=T))
+        y.backward(x.grad)
+
+    encoder.zero_grad()
+    run(apart, ranks=1)
+    found = [p.grad for p in encoder.parameters()]
+    encoder.zero_grad()
+    (stage,) = stages
+    mean(stage.module(encoder(X)), T).backward()
+    torch.testing.assert_close(found, [p.grad for p in encoder.parameters()])
