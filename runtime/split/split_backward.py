@@ -15,7 +15,7 @@ from synth.errors import SynthError
 from .apply_rule import without_autocast
 from .derived import Delivery, DerivedWeight
 from .interception import Interception
-from .listeners import deliver, has_hooks
+from .listeners import deliver, deliveries, has_hooks
 from .regions import leaf_of
 from .weight_task import Accumulator, Gathering, WeightTask, accumulate
 
@@ -96,13 +96,15 @@ class SplitTape:
         Raises:
             SynthError: hooks got a part of a gradient from autograd, of which W has the other part.
         """
-        before = {key: _state(parameter) for key, parameter in self.listened.items()}
         self._is_in_backward = True
         try:
             # Autograd carries a mode over to its device threads with the caller's other state.
-            with rules(self) if self.recomputes or self.packs else nullcontext():
+            with (
+                deliveries(self.listened) as delivered,
+                rules(self) if self.recomputes or self.packs else nullcontext(),
+            ):
                 run_backward(outputs, grads)
-            self._check_whole(before)
+            self._check_whole(delivered())
         except BaseException:
             self._tasks.clear()
             raise
@@ -153,9 +155,9 @@ class SplitTape:
     def _is_listened(self, parameter: Tensor) -> bool:
         return id(parameter) in self.listened or has_hooks(parameter)
 
-    def _check_whole(self, before: Mapping[int, Any]) -> None:
-        for key, state in before.items():
-            if key in self._deferred and _state(self.listened[key]) != state:
+    def _check_whole(self, delivered: Collection[int]) -> None:
+        for key in delivered:
+            if key in self._deferred:
                 shape = tuple(self._deferred[key].shape)
                 raise SynthError(
                     f"a parameter {shape} that has hooks on its gradient is used in a new way: "
@@ -195,9 +197,3 @@ def _run_task(task: WeightTask, add: Callable[[Tensor, Tensor], None]) -> None:
     gradients = task.run()
     for parameter, gradient in zip(task.targets, gradients, strict=True):
         add(parameter, gradient)
-
-
-def _state(parameter: Tensor) -> tuple[int, int] | None:
-    """A value that changes when something is added to the gradient."""
-    gradient = parameter.grad
-    return None if gradient is None else (id(gradient), gradient._version)

@@ -161,7 +161,7 @@ def _trained_tensors(
     stage gives one tensor, or cannot be run so, gradients of all are taken to come back. A stage in
     evaluation mode may be trained later, and then give a loss of its own: it runs in both modes.
     """
-    if stage.is_wrapped or sum(map(can_have_gradient, tensors_in(output))) < 2:
+    if sum(map(can_have_gradient, tensors_in(output))) < 2:
         return True
     tried = partial(_try_out, stage, arguments, entry, keywords, graph=True)
     with suppress(Exception):
@@ -263,7 +263,8 @@ def _run(
             Tensor, lambda t: _like(t, device), (arguments, dict(keywords))
         )
         if stage.is_wrapped:
-            return stage.module(*arguments, **keywords)
+            with stage.not_reducing():
+                return stage.module(*arguments, **keywords)
         states = {name: b.clone() for name, b in stage.module.named_buffers()}
         if device.type == "meta" or stage.device.type == "meta":
             kept = (*stage.module.named_parameters(), *stage.module.named_buffers())
