@@ -51,7 +51,8 @@ def deliveries(listened: Mapping[int, Tensor]) -> Iterator[Callable[[], set[int]
     seen, before, hooks = set[int](), dict[int, tuple[int, int] | None](), []
     for key, parameter in listened.items():
         if parameter.grad is not None and parameter.grad._is_view():
-            hooks.append(parameter.register_hook(partial(_note, seen, key)))
+            note = partial(_note, seen, key)
+            hooks.append(parameter.register_hook(note))  # type: ignore[no-untyped-call]
         else:
             before[key] = _state(parameter)
 

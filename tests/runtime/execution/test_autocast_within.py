@@ -1,4 +1,4 @@
-"""Modules that turn autocast on or off in their forward."""
+"""Autocast in the forward of modules, and around steps in which weights change."""
 
 import copy
 from typing import Any
@@ -9,8 +9,10 @@ from torch import Tensor, nn
 
 import synth
 from synth.families import generate
+from synth.profile.optimizer import OptimizerKind, OptimizerSpec
 from synth.runtime.batch import Batch
 from synth.runtime.execution.transport.in_process.ranks import run_ranks
+from synth.runtime.optimize import StepSettings, build_flush_free_step
 from synth.runtime.pipeline import Pipeline
 
 WIDTH, MICRO_BATCHES = 6, 4
@@ -99,3 +101,58 @@ def test_a_stage_that_begins_within_autocast_of_the_whole_model_is_given_its_dty
 
     run_ranks(2, train)
     assert sum(loss is not None for loss in losses) == 1
+
+
+class OfCasts(nn.Module):
+    """Computes with parameters that autocast casts, and keeps the casts of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.weight = nn.Parameter(0.1 * torch.randn(WIDTH, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.einsum("bi,ij->bj", x.float(), self.weight)
+        return torch.tanh(self.linear(x.float()).float()) + y.float()
+
+
+def losses_under_autocast(family: str, *, keeps_casts: bool) -> dict[int, list[float]]:
+    """Train some steps, and return the losses by rank."""
+    schedule = generate(family, 2, MICRO_BATCHES)
+    torch.manual_seed(0)
+    stages = [OfCasts() for _ in range(schedule.placement.num_stages)]
+    found: dict[int, list[float]] = {0: [], 1: []}
+
+    def train(group: Any) -> None:
+        held = schedule.placement.held[group.rank]
+        mine = {number: copy.deepcopy(stages[number]) for number, _ in held}
+        pipeline = Pipeline(schedule, mine, loss=squared, group=group, timeout_s=30)
+        if schedule.versions is not None:
+            spec, settings = OptimizerSpec(kind=OptimizerKind.SGD), StepSettings(0.1)
+            device = torch.device("cpu")
+            pipeline.stepper = build_flush_free_step(
+                mine, spec, settings, delays=pipeline.delays, device=device
+            )
+        updated = [p for module in pipeline.updated.values() for p in module.parameters()]
+        optimizer = torch.optim.SGD(updated, 0.1)
+        for _ in range(3):
+            with torch.autocast("cpu", torch.bfloat16, cache_enabled=keeps_casts):
+                loss = pipeline.step(Batch(*data()))
+            if loss is not None:
+                found[group.rank].append(float(loss))
+            if schedule.versions is None:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    run_ranks(2, train)
+    return found
+
+
+@pytest.mark.parametrize(
+    "family",
+    ["weipipe", "zero:1", "zero:3", "mobius:2", "roundpipe", "pipedream", "delayed-update"],
+)
+def test_autocast_keeps_no_casts_of_weights_that_have_moved_or_changed(family: str) -> None:
+    kept = losses_under_autocast(family, keeps_casts=True)
+    assert kept == losses_under_autocast(family, keeps_casts=False)
+    assert any(kept.values())
