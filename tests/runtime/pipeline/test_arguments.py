@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from synth import Chunk
 from synth.errors import RunFailure, SynthError
@@ -51,6 +52,15 @@ def test_a_module_list_runs_one_after_another() -> None:
 
     (loss,) = run_ranks(1, train)
     torch.testing.assert_close(loss, stage[0](X).square().mean().detach())
+
+
+def test_a_step_within_a_cache_of_parametrizations_is_refused() -> None:
+    def cached(pipeline: Pipeline, _: int) -> Any:
+        with parametrize.cached():
+            return pipeline.step(pipeline.split(X, targets=T))
+
+    with pytest.raises(SynthError, match=r"within parametrize\.cached\(\)"):
+        run(cached, ranks=1)
 
 
 @pytest.mark.parametrize("given", [None, 3, [0, 1]])
