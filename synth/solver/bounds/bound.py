@@ -35,6 +35,7 @@ class ProofState:
         bound_us: the best bound of the objective.
         proven_by: by set of ranks, the bound of the objective, where it raised the best one.
         attained_us: by set of ranks, a value that a model of them alone attains.
+        left_open: by set of ranks, values that it was asked to refute in vain, with the effort.
         spacings: distances between forwards of the first stage, and to the end of its rank.
         idle_us: least idle times of ranks at their ends.
     """
@@ -42,6 +43,7 @@ class ProofState:
     bound_us: int = 0
     proven_by: dict[tuple[int, ...], int] = field(default_factory=dict)
     attained_us: dict[tuple[int, ...], int] = field(default_factory=dict)
+    left_open: dict[tuple[int, ...], list[tuple[int, float]]] = field(default_factory=dict)
     spacings: Spacings = field(default_factory=Spacings)
     idle_us: IdleTimes = field(default_factory=dict)
 

@@ -4,11 +4,13 @@ Whether a set of ranks alone can keep within a value is decided sooner than its 
 found (Klein and Scholl 1999, "Computing lower bounds by destructive improvement: an application to
 resource-constrained project scheduling").
 
-1. All sets are asked for a quarter of what is open, again whenever one refutes it; if none does,
-   for less. A plan may be far from the best one, so the middle would often be asked in vain.
-2. Once some sets have refuted values and none refutes the next one, all are asked whether they
-   refute a little more than the bound. Most do not, and two questions were enough for them.
+1. All sets are asked for a quarter of what is open, again whenever one refutes it. A plan may be
+   far from the best one, so the middle would often be asked in vain.
+2. If none refutes it, all are asked whether they refute a little more than the bound. Most do not,
+   and two questions were enough for them.
 3. One that does is asked for middles until little of its own is open.
+
+A question that stays open is not asked again with as much effort, nor is nearly the same one.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -55,6 +57,7 @@ class DestructiveBounds:
         attained_us: by set, a value that its ranks alone attain.
         should_stop: polled between questions.
         has_raised: some set refuted a value in an earlier run.
+        left_open: by set, the values and the efforts of questions without an answer.
     """
 
     sets: Sequence[Ranks]
@@ -65,17 +68,25 @@ class DestructiveBounds:
     should_stop: Callable[[], bool]
     attained_us: dict[Ranks, int] = field(default_factory=dict)
     has_raised: bool = False
+    left_open: dict[Ranks, list[tuple[int, float]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Note what is open before the first question."""
         self._first_open_us = max(map(self._open_us, self.sets), default=0)
 
-    def run(self) -> Iterator[Raised]:
-        """Yield each bound; rounds have more and more effort for a question, until all answer."""
+    def run(self, *, is_brief: bool = False) -> Iterator[Raised]:
+        """Yield each bound; rounds have more and more effort for a question, until all answer.
+
+        Args:
+            is_brief: end with the first round that raises nothing.
+        """
         sets, effort_s = list(self.sets), DESTRUCTIVE.first_effort_s
         while sets and self._goes_on:
+            known_us = self.bound_us
             sets = yield from self._bisect(sets, effort_s)
             effort_s *= DESTRUCTIVE.effort_growth
+            if is_brief and self.bound_us == known_us:
+                return
 
     @property
     def _goes_on(self) -> bool:
@@ -101,10 +112,9 @@ class DestructiveBounds:
                     break
             else:
                 # The last question of both phases may be the same.
-                begins_least = self.has_raised and not asks_least
-                asks_least |= begins_least
-                if not begins_least or self._middle_us(open_us, is_least=True) == middle_us:
+                if asks_least or self._middle_us(open_us, is_least=True) == middle_us:
                     open_us = middle_us
+                asks_least = True
         return [one for one in sets if one in unanswered and self._open_us(one) > self.bound_us]
 
     def _raise_by(
@@ -121,8 +131,12 @@ class DestructiveBounds:
     def _ask(
         self, ranks: Ranks, middle_us: int, effort_s: float, unanswered: set[Ranks]
     ) -> Decision:
-        """Ask one question, and note the answer."""
-        found = self.decide(ranks, middle_us, min(effort_s, self.left_s))
+        """Ask one question, and note the answer; a question that was left open stays so."""
+        if self._was_left_open(ranks, middle_us, effort_s):
+            unanswered.add(ranks)
+            return Decision(None, is_refuted=False, spent_s=0.0)
+        had_s = self.left_s
+        found = self.decide(ranks, middle_us, min(effort_s, had_s))
         self.left_s -= found.spent_s
         if found.is_refuted:
             self.bound_us = middle_us + 1
@@ -130,7 +144,16 @@ class DestructiveBounds:
             self.attained_us[ranks] = found.attained_us
         else:
             unanswered.add(ranks)
+            if effort_s <= had_s:
+                self.left_open.setdefault(ranks, []).append((middle_us, effort_s))
         return found
+
+    def _was_left_open(self, ranks: Ranks, middle_us: int, effort_s: float) -> bool:
+        near_us = DESTRUCTIVE.tolerance * self.value_us
+        return any(
+            abs(value_us - middle_us) <= near_us and effort_s <= spent_s
+            for value_us, spent_s in self.left_open.get(ranks, ())
+        )
 
     def _open_us(self, ranks: Ranks) -> int:
         """Return the least value that a set is known to keep within."""

@@ -57,6 +57,7 @@ class RankSubsets:
         spacings: proven distances between forwards of the first stage.
         proven_us: the best bound so far; each proof begins there and raises it.
         attained_us: by set of ranks, a value that a model of them alone attains.
+        left_open: by set of ranks, the values and the efforts of questions without an answer.
     """
 
     part: ClassVar[Part] = Part.RANK_SUBSETS
@@ -71,6 +72,7 @@ class RankSubsets:
     spacings: Spacings = field(default_factory=Spacings)
     proven_us: int = 0
     attained_us: dict[Ranks, int] = field(default_factory=dict)
+    left_open: dict[Ranks, list[tuple[int, float]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, setting: BoundSetting) -> Self:
@@ -85,6 +87,7 @@ class RankSubsets:
             setting.known.spacings,
             setting.known.bound_us,
             setting.known.attained_us,
+            setting.known.left_open,
         )
 
     @property
@@ -93,7 +96,7 @@ class RankSubsets:
         return self.proven_us
 
     def one_by_one(self, limit_s: float) -> Iterator[ProvenBound]:
-        """Yield bounds from each rank alone.
+        """Yield bounds from each rank alone; end early where questions raise nothing.
 
         Args:
             limit_s: for all of them; seconds of the clock, or deterministic ones.
@@ -102,7 +105,7 @@ class RankSubsets:
         ranks = self._by_promise()
         alone = [(rank,) for rank in ranks]
         if self._is_worth_asking(alone):
-            yield from self._destructive(alone, limit_s)
+            yield from self._destructive(alone, limit_s, is_brief=True)
             return
 
         def prove(rank: int, limit_s: float) -> tuple[ProvenBound, float]:
@@ -123,7 +126,9 @@ class RankSubsets:
         is_large = max(_num_ops(self.instance, ranks) for ranks in sets) >= DESTRUCTIVE.fewest_ops
         return self.instance.holds_several and is_large and len(sets[0]) < self.instance.num_ranks
 
-    def _destructive(self, sets: Sequence[Ranks], limit_s: float) -> TimedBounds:
+    def _destructive(
+        self, sets: Sequence[Ranks], limit_s: float, *, is_brief: bool = False
+    ) -> TimedBounds:
         """Yield bounds by refuting values; return the seconds spent (see `bounds.destructive`)."""
         effort_s = CPSAT.clock_s_per_deterministic_s if self.options.deterministic else 1.0
         left_s = effort_s * limit_s
@@ -141,8 +146,9 @@ class RankSubsets:
             self.should_stop,
             self.attained_us,
             has_raised=not self.proven_by.keys().isdisjoint(sets),
+            left_open=self.left_open,
         )
-        for ranks, bound_us in bounds.run():
+        for ranks, bound_us in bounds.run(is_brief=is_brief):
             self.proven_us = bound_us
             self.proven_by[ranks] = bound_us
             yield self._proven(bound_us, ranks)

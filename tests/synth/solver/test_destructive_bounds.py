@@ -106,3 +106,35 @@ def test_what_is_known_of_sets_ends_a_second_run_at_once() -> None:
     *_, bounds = asked_of({(0,): 3_000, (1,): 9_000}, 10_000)
     bounds.decide = lambda *_: pytest.fail("asked again")
     assert not list(bounds.run())
+
+
+def test_a_question_that_was_left_open_is_asked_again_only_with_more_effort() -> None:
+    *_, bounds = asked_of({(0,): 9_000}, 10_000, limit_s=3.0, answers=lambda *_: False)
+    first_s = {spent_s for _, spent_s in bounds.left_open[0,]}
+    assert first_s == {DESTRUCTIVE.first_effort_s}
+    asked = list[float]()
+
+    def decide(_: Ranks, middle_us: int, effort_s: float) -> Decision:
+        asked.append(effort_s)
+        return Decision(None, is_refuted=middle_us < 9_000, spent_s=0.1)
+
+    bounds.decide, bounds.left_s = decide, 100.0
+    assert 8_995 <= max(one.bound_us for one in bounds.run()) <= 9_000
+    assert asked[0] > DESTRUCTIVE.first_effort_s
+
+
+def test_a_brief_run_ends_with_the_first_round_that_raises_nothing() -> None:
+    efforts = list[float]()
+
+    def decide(_: Ranks, middle_us: int, effort_s: float) -> Decision:
+        efforts.append(effort_s)
+        is_refuted = middle_us < 3_000 and effort_s > 0
+        return Decision(None, is_refuted, spent_s=effort_s)
+
+    bounds = DestructiveBounds([(0,)], 0, 10_000, decide, 1_000.0, lambda: False)
+    assert max(one.bound_us for one in bounds.run(is_brief=True)) > 2_500
+    growth = DESTRUCTIVE.effort_growth
+    assert {*efforts} <= {growth**n * DESTRUCTIVE.first_effort_s for n in range(3)}
+    efforts.clear()
+    assert not list(bounds.run(is_brief=True))
+    assert not efforts  # all was left open with as much effort
