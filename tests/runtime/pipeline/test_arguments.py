@@ -54,6 +54,27 @@ def test_a_module_list_runs_one_after_another() -> None:
     torch.testing.assert_close(loss, stage[0](X).square().mean().detach())
 
 
+@pytest.mark.parametrize("family", ["chimera", "zero:1", "pipedream"])
+def test_a_loss_with_parameters_is_refused_where_gradients_are_summed(family: str) -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(2))
+
+        def forward(self, output: Tensor, targets: Tensor) -> Tensor:
+            return nn.functional.mse_loss(output * self.scale, targets)
+
+    schedule = generate(family, 2, 4)
+
+    def on_rank(group: Any) -> None:
+        held = schedule.placement.held[group.rank]
+        stages = {number: nn.Linear(2, 2) for number, _ in held}
+        Pipeline(schedule, stages, group=group, loss=Scaled(), timeout_s=10)
+
+    with pytest.raises(SynthError, match="the loss has the trained parameter scale"):
+        run_ranks(2, on_rank, timeout_s=20)
+
+
 def test_a_step_within_a_cache_of_parametrizations_is_refused() -> None:
     def cached(pipeline: Pipeline, _: int) -> Any:
         with parametrize.cached():
