@@ -90,7 +90,7 @@ class SharedMemory(NamedTuple):
 
     Attributes:
         tensors: their numbers.
-        num_bytes: of the whole memory.
+        num_bytes: of the whole memory, or of the tensors apart if they take more.
     """
 
     tensors: tuple[int, ...]

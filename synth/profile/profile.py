@@ -341,7 +341,7 @@ class Profile(Displayed, FileRecord):
     def shared_inputs(self, place: int) -> tuple[SharedMemory, ...]:
         """The memory of what a layer takes, where it is not that of each tensor alone.
 
-        It is so where all layers are in one process; who receives tensors has them apart.
+        It is so where all layers are on one rank; who receives tensors has them apart.
         """
         return self._shared_inputs[place]
 
@@ -349,24 +349,29 @@ class Profile(Displayed, FileRecord):
     def _shared_inputs(self) -> tuple[tuple[SharedMemory, ...], ...]:
         found: list[tuple[SharedMemory, ...]] = []
         came: list[list[int]] = []  # by tensor, the bytes of its memory; one object for each memory
+        copied: set[int] = set()
         for place in range(len(self.layers)):
             tensors = self.layer_profile(place).boundary_tensors
-            if len(came) != len(tensors.taken):
-                came = [[one.num_bytes] for one in tensors.taken]
+            sizes = [one.num_bytes for one in tensors.taken]
+            if len(came) != len(sizes):
+                came = [[size] for size in sizes]
             places: dict[int, list[int]] = {}
-            for at, memory in enumerate(came):
-                places.setdefault(id(memory), []).append(at)
+            for at in (at for at in range(len(came)) if at not in copied):
+                places.setdefault(id(came[at]), []).append(at)
+            shared = (
+                SharedMemory(tuple(row), max(came[row[0]][0], sum(sizes[at] for at in row)))
+                for row in places.values()
+            )
             found.append(
                 tuple(
-                    SharedMemory(tuple(row), came[row[0]][0])
-                    for row in places.values()
-                    if len(row) > 1 or came[row[0]][0] > tensors.taken[row[0]].num_bytes
+                    one
+                    for one in shared
+                    if len(one.tensors) > 1 or one.num_bytes > sizes[one.tensors[0]]
                 )
             )
             row = [*came, *([one.num_bytes] for one in tensors.made)]
-            came = [
-                [one.num_bytes] if one.is_copied else row[one.memory] for one in tensors.returned
-            ]
+            came = [row[one.memory] for one in tensors.returned]
+            copied = {at for at, one in enumerate(tensors.returned) if one.is_copied}
         return tuple(found)
 
     @property
