@@ -69,6 +69,8 @@ class ListSchedulingTuning:
     # orders soon repeat.
     quick_ops: int = 40_000
     quick_ops_per_op: int = 300
+    # Most of the time that is left, where the search goes on from the schedule of another one.
+    quick_share_of_left: float = 0.1
     # Later, per second of the time limit; the second value is where modulo schedules of several
     # micro-batches are better starts.
     ops_per_s: int = 6_000
