@@ -173,7 +173,7 @@ def test_a_table_aligns_numbers_on_the_point_and_text_on_the_left() -> None:
     assert table(("name", "time\nms", "fits"), rows).split("\n") == expected
 
 
-def test_the_rivals_table_gives_each_schedule_the_bubble_rate_of_its_own_work() -> None:
+def test_the_rivals_table_gives_each_schedule_its_own_overhead_and_idle_share() -> None:
     first_peaks, own_peaks = (30 * 10**9, 7 * 10**9), (19 * 10**9, 20 * 10**9)
     baselines = [
         Baseline("1f1b", 2_000_000, 2_000_000, 900_000, first_peaks, False, mean_work_us=8e5),
@@ -181,13 +181,18 @@ def test_the_rivals_table_gives_each_schedule_the_bubble_rate_of_its_own_work() 
     ]
     speeds = {"1f1b": Throughput("tokens", 51.5), "this plan": Throughput("tokens", 64.0)}
     expected = """
-        schedule    makespan     period  bubble rate  mean idle  peak memory  on rank  fits  tokens
-                          ms         ms  % of period          %           GB                  per s
-        ─────────  ─────────  ─────────  ───────────  ─────────  ───────────  ───────  ────  ──────
-        1f1b       2,000.000  2,000.000        55.00      60.00       30.000        0  no        52
-        this plan  1,600.000  1,250.000        20.00      40.00       20.000        1  yes       64
+        schedule    makespan     period  over ideal    mean idle  peak memory  on rank  fits  tokens
+                          ms         ms           %  % of period           GB                  per s
+        ─────────  ─────────  ─────────  ──────────  ───────────  ───────────  ───────  ────  ──────
+        1f1b       2,000.000  2,000.000      166.67        60.00       30.000        0  no        52
+        this plan  1,600.000  1,250.000       66.67        40.00       20.000        1  yes       64
     """
-    made = baselines_table(baselines, Objective.PERIOD, lambda one: speeds[one.name])
+    made = baselines_table(
+        baselines,
+        Objective.PERIOD,
+        lambda one: Objective.PERIOD.over_ideal(one, 7.5e5),
+        lambda one: speeds[one.name],
+    )
     assert screen(made) == screen(expected)
 
 
