@@ -11,6 +11,7 @@ from synth.families import generate
 from synth.objective import Objective
 from synth.profile.links import Link, Links
 from synth.profile.throughput import Throughput
+from synth.report.explain.run_against_plan import RunComparison, comparison_text
 from synth.report.text.axis import TickLabels, axis
 from synth.report.text.gantt import gantt, render
 from synth.report.text.tables import fitted_table, table
@@ -250,3 +251,24 @@ def test_measured_moves_are_not_drawn_as_ops_though_they_take_a_moment() -> None
     row = screen(shown)[1].removeprefix("measured").strip()
     assert set(row) == set("F0░·BW▚") and "░·····BW0▚" in row
     assert "saved values" not in shown and "K" not in shown
+
+
+@pytest.mark.parametrize(("shares", "line"), [((0.02, 0.31), True), ((0.1, None), False)])
+def test_a_comparison_names_the_rank_that_waited_most_for_a_processor(
+    shares: tuple[float | None, ...], line: bool
+) -> None:
+    found = RunComparison(
+        plan="p",
+        processors=2,
+        predicted_us=100,
+        predicted_shared_us=100,
+        measured_us=300,
+        measured_p10_us=300,
+        measured_p90_us=300,
+        predicted_peak_bytes=(1, 1),
+        measured_peak_bytes=(1, 1),
+        ops=(),
+        waiting_shares=shares,
+    )
+    said = "\nbusy machine: rank 1 waited 31 % of these steps for a processor"
+    assert (said in comparison_text(found)) == line
