@@ -12,7 +12,7 @@ STEPS = [9.0, 9.0, 2.0, 2.0]
 
 
 def test_a_rank_waits_for_others_programs_on_its_own_machine_in_the_timed_steps() -> None:
-    times = {
+    times: dict[str, list[ProcessorTimes | None]] = {
         # On a others ran 1 s, on b 5 s.
         "a": [ProcessorTimes(2.0, 2.0, 5.0), ProcessorTimes(2.0, 2.0, 5.0)],
         "b": [ProcessorTimes(1.0, 3.0, 9.0), ProcessorTimes(3.0, 0.0, 9.0)],
