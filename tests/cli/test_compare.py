@@ -331,10 +331,11 @@ def test_the_overhead_orders_schedules_as_their_times_do_also_with_recomputation
     synth: Synth,
 ) -> None:
     only = ("--only", "zb-v", "--only", "1f1b", "--only", "gis:3", "--no-solve")
-    ended = synth("compare", NAME, "-r", "8", "-m", "24", "--mem-limit", "30GB", *only, "--json")
+    ended = synth("compare", NAME, "-r", "8", "-m", "8", "--mem-limit", "30GB", *only, "--json")
     rows = json.loads(ended.stdout)["schedules"]
     assert any(row["recomputed_layers"] for row in rows)
     over = [row["over_ideal"] for row in rows]
     assert over == sorted(over)
+    # Of 8 micro-batches on 8 ranks the ideal is one by itself.
     work_us = sum(load_profile(NAME).layer_profile(place).work_us() for place in range(24))
-    assert over[0] == pytest.approx(rows[0]["makespan_us"] / (24 * work_us / 8) - 1)
+    assert over[0] == pytest.approx(rows[0]["makespan_us"] / work_us - 1)

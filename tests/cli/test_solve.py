@@ -252,6 +252,7 @@ def test_the_time_of_a_search_is_that_of_the_whole_and_not_of_its_last_part(
 
 
 def test_a_faster_schedule_that_was_left_out_follows_the_value_at_once(synth: Synth) -> None:
-    lines = synth(*SMALL_SOLVE, "--mem-limit", "16GB").stdout.splitlines()
+    tight = (*SMALL_SOLVE, "--mem-limit", "16GB", "--time-limit", "0.01s")
+    lines = synth(*tight).stdout.splitlines()
     value = next(place for place, line in enumerate(lines) if "lower bound" in line)
     assert ":recompute fits and takes" in lines[value + 1]
