@@ -145,6 +145,14 @@ class Objective:
         value_us = self.value_us(spans)
         return 1 - self.iterations * work_us / value_us if value_us else 0.0
 
+    def over_ideal(self, spans: HasSpans, ideal_us: float) -> float:
+        """(The value for each iteration) / ideal − 1; orders schedules as the value does.
+
+        Args:
+            ideal_us: see `Profile.ideal_us`.
+        """
+        return self.value_us(spans) / (self.iterations * ideal_us) - 1 if ideal_us else 0.0
+
 
 _MAKESPAN, _PERIOD = "makespan", "period"
 Objective.MAKESPAN, Objective.PERIOD = Objective(1, 0), Objective(0, 1)

@@ -17,6 +17,7 @@ from synth.schedule.lowering.effects import ACT, GRAD
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.ops import Value
 from synth.schedule.rank_memory import static_bytes
+from synth.system.processor_waits import ProcessorWatch
 
 from ..batch import Batch
 from ..execution.base.clock import OpClock
@@ -35,7 +36,7 @@ from ..execution.transport.traced_channels import TracedChannels
 from ..execution.transport.watched_channels import WatchedReceives
 from ..execution.weights.keeping import check_activations_stay, ranks_share_host
 from ..profiling.meter import measure
-from ..rank_result import RankResult
+from ..rank_result import FIRST_TIMED, RankResult
 from ..world import World
 from .collectives import PacedCollectives
 from .emulated_clock import EmulatedClock, now_ns
@@ -121,7 +122,10 @@ class RankEmulation:
         result.late = self._options.post_validation
         measured_step = min(1, steps - 1)
         end_ns = now_ns()
+        machine = None
         for step in range(steps):
+            if step == FIRST_TIMED:
+                machine = ProcessorWatch()
             if self._progress is not None:
                 self._progress.begin_step(step)
             overlaps = self._options.post_validation and step > measured_step + 1
@@ -154,6 +158,7 @@ class RankEmulation:
         # Nothing may be under way when the process group goes.
         self._steps.finish()
         result.traced = list(self._tracer.steps)
+        result.processor_times = None if machine is None else machine.look()
         return result
 
     @property

@@ -8,6 +8,7 @@ from torch import nn
 from synth.run_options.train_options import TrainOptions
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered
+from synth.system.processor_waits import ProcessorWatch
 
 from ..execution.base.clock import OpClock
 from ..execution.program.progress import RankProgress
@@ -18,7 +19,7 @@ from ..optimize import StepSettings, held_bytes, widen_gradients
 from ..pipeline import Pipeline
 from ..pipeline.groups import Ranks
 from ..profiling.meter import measure
-from ..rank_result import RankResult
+from ..rank_result import FIRST_TIMED, RankResult
 from ..world import World, prepare_device
 from .batches import Batches, MiniBatch
 from .build_updates import build_updates, predicted_stages, step_settings
@@ -202,7 +203,10 @@ class RankTrainer:
             RunFailure: an op failed, a rank died, or the loss is NaN or Inf.
         """
         result = self._begin_result()
+        machine = None
         for step in range(self._state.start.step, self._num_steps):
+            if len(result.step_seconds) == FIRST_TIMED:
+                machine = ProcessorWatch()
             outcome = self._run(step, self._batches.take(), result)
             is_last = step + 1 == self._num_steps
             saves = is_last or outcome.stops or self._checkpoints.is_due(step + 1)
@@ -213,6 +217,7 @@ class RankTrainer:
         else:
             result.remark = self._state.remark(self._num_steps)
         result.traced = list(self._tracer.steps)
+        result.processor_times = None if machine is None else machine.look()
         self._checkpoints.wait()
         result.failed_checkpoint = self._checkpoints.failed_step
         if result.stopped_at is None:

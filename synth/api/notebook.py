@@ -68,13 +68,13 @@ def profile_html(profile: Profile) -> str:
 def comparison_html(comparison: "Comparison") -> str:
     """Return a comparison as HTML: a row per schedule, best first."""
     objective = comparison.question.objective
-    head = ["schedule", f"{objective.words} (ms)", "bubble rate", "peak (GB)", "fits"]
+    head = ["schedule", f"{objective.words} (ms)", "over ideal", "peak (GB)", "fits"]
     rows = []
     for entry in comparison.ranked():
         value_us = objective.value_us(entry)
-        rate = objective.bubble_rate(entry, entry.work_us)
+        over = comparison.question.over_ideal(entry)
         peak, fits = max(entry.peak_bytes), {None: "", True: "yes", False: "no"}[entry.fits]
-        times = [f"{value_us / 1000:,.3f}", f"{100 * rate:.2f} %"]
+        times = [f"{value_us / 1000:,.3f}", f"{100 * over:.2f} %"]
         rows.append([entry.name, *times, f"{peak / 1e9:,.3f}", fits])
     return table_html(head, rows)
 

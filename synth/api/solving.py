@@ -13,6 +13,7 @@ from synth.schedule.files.plan_file import Plan
 from synth.search.best_so_far import BestSoFar
 from synth.search.outcome import StoppedBy
 from synth.solver.result import Incumbent, Result
+from synth.system.processor_waits import ProcessorWatch
 
 
 @named_as_arguments
@@ -125,11 +126,13 @@ def _search(asked: SolveTask, on_improvement: Callable[[Plan], None] | None) -> 
             on_improvement(asked.request.of(found).plan(found))
 
     so_far = BestSoFar(tell)
-    with stopped_behind() as stop:
+    machine = ProcessorWatch()
+    with stopped_behind() as stop, machine.looking():
         try:
-            return asked.search(SearchWatch(so_far, stop)).result
+            found = asked.search(SearchWatch(so_far, stop)).result
         except KeyboardInterrupt:
             best = so_far.close()
             if best is None:
                 raise
-            return best.as_result(asked.request.deadline.elapsed_s, StoppedBy.INTERRUPT)
+            found = best.as_result(asked.request.deadline.elapsed_s, StoppedBy.INTERRUPT)
+    return asked.timed(found, machine)

@@ -68,6 +68,12 @@ class Request:
         per_s = problem.objective.iterations_per_s(spans)
         return throughput(per_s, problem.num_micro_batches, problem.num_ranks, self.profile)
 
+    def over_ideal(self, spans: HasSpans) -> float:
+        """Return how much longer a schedule takes than ranks that are never idle, as a share."""
+        problem = self.problem
+        ideal_us = self.profile.ideal_us(problem.num_micro_batches, problem.num_ranks)
+        return problem.objective.over_ideal(spans, ideal_us)
+
     def on(self, problem: Problem) -> "Request":
         """Return the request for another partition or placement."""
         assert problem.partition is not None

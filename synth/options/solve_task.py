@@ -1,6 +1,7 @@
 """The request that the arguments of `synth solve` make."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -55,7 +56,9 @@ from synth.schedule.placements import placement
 from synth.solver.flush_free.flush_free_problem import FlushFreeProblem
 from synth.solver.options import SolveOptions, SolverName
 from synth.solver.problem import Problem
+from synth.solver.result import Result
 from synth.system.messages import talk
+from synth.system.processor_waits import ProcessorWatch
 
 
 class SolveTask(NamedTuple):
@@ -99,6 +102,16 @@ class SolveTask(NamedTuple):
         if pairs is None:
             return self.space.search(options, watch)
         return search_beside_pairs(pairs, self.space.search, options, watch)
+
+    def timed(self, result: Result, machine: ProcessorWatch) -> Result:
+        """Return the result with the time since the request, also if parts of it measured theirs.
+
+        Args:
+            machine: counted the processor time of the search.
+        """
+        request = self.request
+        share = None if request.options.deterministic else machine.share
+        return replace(result, wall_s=request.deadline.elapsed_s, waiting_share=share)
 
 
 def read_solve(given: SolveArguments) -> SolveTask:

@@ -81,6 +81,11 @@ class Question:
         speeds = self.profile.rank_speeds or (1.0,) * self.num_ranks
         return rank_orders(where, speeds, self.caps_bytes)
 
+    def over_ideal(self, entry: "Entry") -> float:
+        """Return how much longer a schedule takes than ranks that are never idle, as a share."""
+        ideal_us = self.profile.ideal_us(self.num_micro_batches, self.num_ranks)
+        return self.objective.over_ideal(entry, ideal_us)
+
     @property
     def partitioning(self) -> Partitioning:
         """Way in which the solver partitions the model."""

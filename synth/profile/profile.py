@@ -262,10 +262,9 @@ class Profile(Displayed, FileRecord):
 
     def __repr__(self) -> str:
         """Name the profile, its layers and its origin, on two lines."""
-        work_us = sum(self.layer_profile(i).work_us() for i in range(len(self.layers)))
         return (
             f"Profile {self.name}: {counted(len(self.layers), 'layer')} of "
-            f"{counted(len(self.layer_profiles), 'kind')}, F + B + W {format_us(work_us)} per "
+            f"{counted(len(self.layer_profiles), 'kind')}, F + B + W {format_us(self.work_us)} per "
             f"micro-batch\n"
             f"  {self.provenance.source} on {self.provenance.device}, {self.provenance.date}"
         )
@@ -275,6 +274,15 @@ class Profile(Displayed, FileRecord):
     def layer_profile(self, index: int) -> LayerProfile:
         """The profile of the layer at a place of the model's list."""
         return self.layer_profiles[self.layers[index].profile]
+
+    @property
+    def work_us(self) -> float:
+        """F + B + W of all layers for one micro-batch, without recomputation."""
+        return sum(self.layer_profile(place).work_us() for place in range(len(self.layers)))
+
+    def ideal_us(self, num_micro_batches: int, num_ranks: int) -> float:
+        """Return the time of an iteration on ranks that do F, B and W only and are never idle."""
+        return num_micro_batches * self.work_us / sum(self.rank_speeds or (1.0,) * num_ranks)
 
     @property
     def tied_places(self) -> tuple[tuple[int, ...], ...]:

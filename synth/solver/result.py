@@ -184,7 +184,8 @@ class Result:
     Every value is an exact simulation of a verified schedule. Without a schedule, `schedule`,
     `timeline`, `value_us`, `gap` and `found_by` are None, and `message` says why. `certificate` is
     that of the bound, if it has one. `steady` is of searches without a flush, and `memory` of those
-    for the least memory limit.
+    for the least memory limit. `waiting_share` is that of the search's time in which it had no
+    processor; None: not known, or nothing depends on it.
     """
 
     problem: Problem
@@ -202,6 +203,7 @@ class Result:
     certificate: Certificate | None = None
     steady: SteadyProof | None = None
     memory: MemoryProof | None = None
+    waiting_share: float | None = None
 
     @property
     def gap(self) -> float | None:

@@ -325,3 +325,17 @@ def test_a_page_that_is_stopped_has_the_charts_that_are_shown_first(tmp_path: Pa
     page, ranked = json.loads(found[1]), [entry.name for entry in comparison.ranked()]
     assert [chart["title"] for chart in page["charts"]] == ranked[:2]
     assert sorted(row[0] for row in page["menu"]["rows"]) == sorted(ranked)
+
+
+def test_the_overhead_orders_schedules_as_their_times_do_also_with_recomputation(
+    synth: Synth,
+) -> None:
+    only = ("--only", "zb-v", "--only", "1f1b", "--only", "gis:3", "--no-solve")
+    ended = synth("compare", NAME, "-r", "8", "-m", "8", "--mem-limit", "30GB", *only, "--json")
+    rows = json.loads(ended.stdout)["schedules"]
+    assert any(row["recomputed_layers"] for row in rows)
+    over = [row["over_ideal"] for row in rows]
+    assert over == sorted(over)
+    # Of 8 micro-batches on 8 ranks the ideal is one by itself.
+    work_us = sum(load_profile(NAME).layer_profile(place).work_us() for place in range(24))
+    assert over[0] == pytest.approx(rows[0]["makespan_us"] / work_us - 1)

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,11 @@ import pytest
 from synth.cli.answer import solve
 from synth.cli.answer.solve import worth_showing
 from synth.objective import Objective
+from synth.options.solve_task import SolveTask
+from synth.plan.choose.candidates import Ranking, SearchWatch
 from synth.schedule.files.plan_file import Plan
 from synth.solver.result import Baseline
+from synth.system.processor_waits import ProcessorWatch
 from tests.cli.conftest import NAME, SMALL_SOLVE, Synth
 
 
@@ -220,3 +224,35 @@ def test_other_commands_refuse_listed_layers(synth: Synth) -> None:
         "compare", NAME, "-r", "4", "-m", "4", "--placement", "linear", "--recompute", "layers:3"
     )
     assert ended.code == 2 and "which `synth solve` takes" in ended.stderr
+
+
+@pytest.mark.parametrize(("share", "is_said"), [(0.43, True), (0.09, False), (None, False)])
+def test_a_search_without_a_proof_says_how_long_it_had_no_processor(
+    synth: Synth, monkeypatch: pytest.MonkeyPatch, share: float | None, is_said: bool
+) -> None:
+    monkeypatch.setattr(ProcessorWatch, "share", share)
+    tight = (*SMALL_SOLVE, "--mem-limit", "24GB", "--time-limit", "0.01s", "--gap", "0%")
+    text, found = synth(*tight).stdout, json.loads(synth(*tight, "--format", "json").stdout)
+    assert ("\nthe search waited 43 % of its time for a processor" in text) == is_said
+    assert found["waiting_share"] == share
+
+
+def test_the_time_of_a_search_is_that_of_the_whole_and_not_of_its_last_part(
+    synth: Synth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = SolveTask.search
+
+    def with_quick_end(task: SolveTask, watch: SearchWatch) -> Ranking:
+        found = search(task, watch)
+        return found._replace(result=replace(found.result, wall_s=0.0))
+
+    monkeypatch.setattr(SolveTask, "search", with_quick_end)
+    ended = synth(*SMALL_SOLVE, "--time-limit", "0.01s", "--format", "json")
+    assert json.loads(ended.stdout)["seconds"] > 0
+
+
+def test_a_faster_schedule_that_was_left_out_follows_the_value_at_once(synth: Synth) -> None:
+    tight = (*SMALL_SOLVE, "--mem-limit", "16GB", "--time-limit", "0.01s")
+    lines = synth(*tight).stdout.splitlines()
+    value = next(place for place, line in enumerate(lines) if "lower bound" in line)
+    assert ":recompute fits and takes" in lines[value + 1]

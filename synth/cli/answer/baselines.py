@@ -14,6 +14,7 @@ _SPARE = ("on rank", "period", "tokens", "samples", "MFU")
 def baselines_table(
     baselines: Sequence[Baseline],
     objective: Objective,
+    over_ideal: Callable[[Baseline], float],
     speed: Callable[[Baseline], Throughput],
     width: int | None = None,
     *,
@@ -22,15 +23,16 @@ def baselines_table(
     """Return a row per schedule, in the order given; rates and speed are of the objective.
 
     Args:
-        speed: returns the throughput of a schedule.
+        over_ideal: returns the overhead of a schedule.
+        speed: returns its throughput.
         width: the width of the window in characters; None: all columns are shown.
         has_cap: there is a memory limit, which the schedules keep or exceed.
     """
     factor, unit = size_unit(max(max(one.peak_bytes) for one in baselines))
     speeds = [speed(one) for one in baselines]
     has_mfu = any(each.mfu is not None for each in speeds)
-    header = ["schedule", "makespan\nms", "period\nms", f"bubble rate\n% of {objective.words}"]
-    header += ["mean idle\n%", *(["MFU\n%"] if has_mfu else [])]
+    header = ["schedule", "makespan\nms", "period\nms", "over ideal\n%"]
+    header += [f"mean idle\n% of {objective.words}", *(["MFU\n%"] if has_mfu else [])]
     header += [f"peak memory\n{unit}", "on rank", "fits", f"{speeds[0].unit}\nper s"]
     rows = []
     for one, each in zip(baselines, speeds, strict=True):
@@ -40,7 +42,7 @@ def baselines_table(
                 one.name,
                 milliseconds(one.makespan_us),
                 milliseconds(one.period_us),
-                f"{100 * objective.bubble_rate(one, one.work_us):.2f}",
+                f"{100 * over_ideal(one):.2f}",
                 f"{100 * objective.bubble_rate(one, one.mean_work_us):.2f}",
                 *([each.mfu_cell()] if has_mfu else []),
                 f"{peak / factor:,.{3 if factor > 1 else 0}f}",

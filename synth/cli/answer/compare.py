@@ -1,6 +1,5 @@
 """The answer of `synth compare`: table, plot and refused schedules, as text or JSON."""
 
-from collections.abc import Callable
 from textwrap import fill, wrap
 from typing import Any, NamedTuple
 
@@ -113,17 +112,15 @@ def _names(comparison: Comparison, pareto: Pareto) -> _Column:
 
 
 def _times(comparison: Comparison) -> list[_Column]:
-    """Return makespan and period, and bubble rate and mean idle share of the objective."""
+    """Return makespan and period, and overhead and mean idle share of the objective."""
     entries, objective = comparison.ranked(), comparison.question.objective
-
-    def rates(of_us: Callable[[Entry], int | float]) -> list[str]:
-        return [f"{100 * objective.bubble_rate(entry, of_us(entry)):.1f}" for entry in entries]
-
+    over = [comparison.question.over_ideal(entry) for entry in entries]
+    idle = [objective.bubble_rate(entry, entry.mean_work_us) for entry in entries]
     return [
         _Column("\nmakespan\nms", [f"{entry.makespan_us / 1000:,.1f}" for entry in entries]),
         _Column("\nperiod\nms", [f"{entry.period_us / 1000:,.1f}" for entry in entries]),
-        _Column("bubble\nrate\n%", rates(lambda entry: entry.work_us)),
-        _Column("mean\nidle\n%", rates(lambda entry: entry.mean_work_us)),
+        _Column("over\nideal\n%", [f"{100 * share:.1f}" for share in over]),
+        _Column("mean\nidle\n%", [f"{100 * share:.1f}" for share in idle]),
     ]
 
 
@@ -178,8 +175,9 @@ def _legend(comparison: Comparison) -> str:
             "it updates, at most; the front is of the least delay."
         )
     return fill(
-        f"sorted by the {comparison.question.objective.words}; * Pareto front. bubble, mean idle: "
-        f"of that time; the bubble counts the rank with the most work, mean idle all ranks. "
+        f"sorted by the {comparison.question.objective.words}; * Pareto front. over ideal: "
+        f"that time beyond F + B + W of all layers, without recomputation, divided by the ranks; "
+        f"mean idle: the idle share of that time, of all ranks. "
         f"static: parameters, gradients, optimizer state, of both copies where there are two. "
         f"sent: between ranks, and to the hosts' memory and back; summed: by collectives; both "
         f"over all links.{delay}{_recomputing(comparison)}",
@@ -312,6 +310,7 @@ def _entry_json(entry: Entry, comparison: Comparison, is_on_front: bool) -> dict
         "makespan_us": entry.makespan_us,
         "period_us": entry.period_us,
         "work_us": entry.work_us,
+        "over_ideal": comparison.question.over_ideal(entry),
         "bubble_rate_of_makespan": of_makespan,
         "bubble_rate_of_period": of_period,
         "mean_idle_of_makespan": entry.mean_idle[0],

@@ -33,7 +33,7 @@ def headline(plan: Plan, timeline: Timeline, reason: str) -> str:
             f"{plan.device}",
             *devices,
             f"{value} among {SAME_OPS}" if plan.bounds_same_ops else value,
-            f"bubble rate {', '.join(_bubble_rates(asked, timeline))}{speed and f'; {speed}'}",
+            f"{', '.join(_idle_shares(asked, timeline))}{speed and f'; {speed}'}",
             *idle_line(timeline, asked),
             f"status: {claim.stopped_by} ({claim.found_by}); all times predicted from the profile",
             wrapped(f"why: {reason}"),
@@ -82,11 +82,12 @@ def steady_lines(plan: Plan) -> Iterator[str]:
     )
 
 
-def _bubble_rates(asked: Objective, timeline: Timeline) -> Iterator[str]:
-    """Yield the bubble rate of the objective, then those of makespan and period."""
+def _idle_shares(asked: Objective, timeline: Timeline) -> Iterator[str]:
+    """Yield mean idle and bubble rate of the objective, then those of makespan and period."""
     work_us = max(timeline.work_us)
-    yield f"{percent(asked.bubble_rate(timeline, work_us))} of the {asked.words}"
-    yield f"mean idle {percent(asked.bubble_rate(timeline, timeline.mean_work_us))}"
+    idle = percent(asked.bubble_rate(timeline, timeline.mean_work_us))
+    yield f"mean idle {idle} of the {asked.words}"
+    yield f"bubble rate {percent(asked.bubble_rate(timeline, work_us))}"
     for other in (Objective.MAKESPAN, Objective.PERIOD):
         if other != asked:
             rate, other_us = other.bubble_rate(timeline, work_us), other.value_us(timeline)

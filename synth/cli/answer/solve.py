@@ -33,10 +33,14 @@ from synth.schedule.simulate import Timeline
 from synth.schedule.version_facts import largest_versions
 from synth.search.outcome import StoppedBy
 from synth.solver.result import Baseline, Result, SteadyBaseline, SteadyProof
+from synth.system.processor_waits import WORTH_TELLING
 from synth.units import format_us
 
 # The published schedules beside the one found, and how many more make no difference.
 _SHOWN, _NOT_WORTH_A_LINE = 8, 2
+
+# The ends of a search after which more processor time would change nothing.
+_DECIDED = (StoppedBy.OPTIMAL, StoppedBy.GAP, StoppedBy.INFEASIBLE)
 
 
 def as_text(
@@ -58,7 +62,7 @@ def as_text(
     assert result.value_us is not None and result.gap is not None
     rate = percent(objective.bubble_rate(timeline, max(timeline.work_us)))
     idle = percent(objective.bubble_rate(timeline, timeline.mean_work_us))
-    speed = request.throughput(timeline).words
+    over, speed = percent(request.over_ideal(timeline)), request.throughput(timeline).words
     rivals = _rivals(request, result)
     shown = rivals if has_all_rows else worth_showing(rivals, objective, result.value_us)
     missing = len(rivals) - len(shown)
@@ -73,16 +77,16 @@ def as_text(
             *(["", more] if more else []),
             "",
             value_line(objective.words, result.value_us, result.lower_bound_us, result.gap),
-            f"bubble rate {rate} of the {objective.words}, mean idle {idle}"
+            *_faster_on_placement(request, result),
+            *_faster_elsewhere(request, result),
+            f"{over} over the ideal, mean idle {idle} of the {objective.words}, bubble rate {rate}"
             f"{speed and f', {speed}'}",
             *idle_line(timeline, objective),
-            f"status: {result.stopped_by} ({result.found_by}) after {result.wall_s:.1f} s",
+            *_status(result),
             wrapped(f"why: {reason_of(plan, lowered, timeline)}"),
             *_what_is_left(request, result),
             request.limit.explanation,
             *_recomputed(result, lowered.schedule),
-            *_faster_on_placement(request, result),
-            *_faster_elsewhere(request, result),
             "",
             plan_table(plan, lowered, timeline),
         )
@@ -98,6 +102,7 @@ def as_json(request: Request, result: Result) -> dict[str, Any]:
         else {
             "makespan_us": timeline.makespan_us,
             "period_us": timeline.period_us,
+            "over_ideal": request.over_ideal(timeline),
             "bubble_rate": objective.bubble_rate(timeline, max(timeline.work_us)),
             "mean_idle": objective.bubble_rate(timeline, timeline.mean_work_us),
             **request.throughput(timeline).as_json(),
@@ -118,6 +123,7 @@ def as_json(request: Request, result: Result) -> dict[str, Any]:
         "stopped_by": result.stopped_by,
         "message": result.message and named(result.message),
         "seconds": round(result.wall_s, 3),
+        "waiting_share": result.waiting_share,
         "conditions": conditions_json(request.profile.provenance.conditions),
         **estimate_json(request.profile),
         "partition": request.partition,
@@ -128,6 +134,7 @@ def as_json(request: Request, result: Result) -> dict[str, Any]:
                 "name": baseline.name,
                 "makespan_us": baseline.makespan_us,
                 "period_us": baseline.period_us,
+                "over_ideal": request.over_ideal(baseline),
                 "bubble_rate": objective.bubble_rate(baseline, baseline.work_us),
                 "mean_idle": objective.bubble_rate(baseline, baseline.mean_work_us),
                 **request.throughput(baseline).as_json(),
@@ -173,7 +180,8 @@ def _table_of(request: Request, result: Result, rivals: list[Baseline]) -> str:
     ours = Baseline.of("this plan", result.timeline, result.peak_bytes, fits=True)
     listed = [*sorted(rivals, key=lambda rival: -objective.value_us(rival)), ours]
     has_cap, speed = problem.caps_bytes is not None, request.throughput
-    return baselines_table(listed, objective, speed, window_columns(), has_cap=has_cap)
+    over = request.over_ideal
+    return baselines_table(listed, objective, over, speed, window_columns(), has_cap=has_cap)
 
 
 def _own_partitions(request: Request, rivals: list[Baseline]) -> list[str]:
@@ -184,6 +192,18 @@ def _own_partitions(request: Request, rivals: list[Baseline]) -> list[str]:
         if one.partition is not None and one.partition != request.partition
     ]
     return ["", "layers of each stage:", *listed(by_partition(own))] if own else []
+
+
+def _status(result: Result) -> list[str]:
+    """Say why and when the search ended, and whether others had its processors meanwhile."""
+    said = [f"status: {result.stopped_by} ({result.found_by}) after {result.wall_s:.1f} s"]
+    share, is_open = result.waiting_share or 0.0, result.stopped_by not in _DECIDED
+    if is_open and share > WORTH_TELLING:
+        said.append(
+            f"the search waited {percent(share, 0)} of its time for a processor; on a quiet "
+            f"machine it finds more in the same time, or give a longer --time-limit"
+        )
+    return said
 
 
 def _what_is_left(request: Request, result: Result) -> list[str]:
@@ -283,7 +303,7 @@ def steady_text(plan: Plan, result: Result, simulated: tuple[Lowered, Timeline],
             *steady_lines(plan),
             wrapped(bounds),
             f"makespan {timeline.makespan_us / 1000:,.3f} ms with fill and drain",
-            f"status: {result.stopped_by} ({result.found_by}) after {result.wall_s:.1f} s",
+            *_status(result),
             limit,
             "",
             plan_table(plan, lowered, timeline),

@@ -94,6 +94,7 @@ def _report(
         plan.num_ranks,
         late=results[0].late,
         in_order=not results[0].early_ops,
+        waiting_shares=[result.waiting_share for result in results],
     )
     found = compare(plan, lowered, run)
     left_out = _LEFT_OUT if lowered.reductions_within_ranks else None

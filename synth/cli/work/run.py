@@ -155,6 +155,7 @@ def _measured(trace: Trace, results: "list[RankResult]") -> MeasuredRun:
         late=first.late,
         extra_bytes=[result.extra_bytes for result in results],
         in_order=not first.early_ops,
+        waiting_shares=[result.waiting_share for result in results],
     )
 
 

@@ -19,6 +19,7 @@ from synth.plan.weight_passing.data_parallel_plan import of_all
 from synth.search.best_so_far import BestSoFar
 from synth.search.outcome import StoppedBy
 from synth.solver.result import Incumbent
+from synth.system.processor_waits import ProcessorWatch
 
 
 def work(request: SolveRequest) -> None:
@@ -69,11 +70,14 @@ def _search(asked: SolveTask) -> Ranking:
         found = best.as_result(deadline.elapsed_s, reason)
         return cut_short(standings[-1], found) if standings else Ranking(found, ())
 
-    return run_interruptibly(
-        lambda stop: asked.search(SearchWatch(so_far, stop, standings.append)),
-        deadline.until(),
-        ranking_so_far,
-    )
+    machine = ProcessorWatch()
+    with machine.looking():
+        found = run_interruptibly(
+            lambda stop: asked.search(SearchWatch(so_far, stop, standings.append)),
+            deadline.until(),
+            ranking_so_far,
+        )
+    return found._replace(result=asked.timed(found.result, machine))
 
 
 def _answer(asked: SolveTask, chosen: Ranking, form: AnswerForm) -> None:

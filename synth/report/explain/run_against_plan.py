@@ -16,6 +16,7 @@ from synth.schedule.lowering.lower import Lowered, lower
 from synth.schedule.measured.execution_trace import ExecutionTrace, OpSpans, planned_spans
 from synth.schedule.processor_sharing import shared_period_us, simulate_shared
 from synth.schedule.simulate import Timeline, simulate
+from synth.system.processor_waits import WORTH_TELLING
 
 
 class OpComparison(Record):
@@ -39,7 +40,8 @@ class RunComparison(Record):
     for all ranks, or the period with post-validation, as `paid` says. `predicted_shared_us` is the
     same with ranks that share this machine's processors. `measured_p10_us` and `measured_p90_us`
     are percentiles over iterations, and `difference` explains the median one. Peaks are by rank;
-    None: this rank was not rehearsed.
+    None: this rank was not rehearsed. `waiting_shares` are the shares of the timed steps in which a
+    rank had no processor, as other programs had them; None: unknown.
     """
 
     plan: str
@@ -54,6 +56,7 @@ class RunComparison(Record):
     measured_peak_bytes: tuple[int | None, ...]
     ops: tuple[OpComparison, ...]
     difference: Difference | None = None
+    waiting_shares: tuple[float | None, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ class MeasuredRun:
         extra_bytes: memory of each rank's optimizer beyond that in the plan; None: none.
         in_order: False if ranks looked ahead: the difference is not taken apart then, as the
             critical path is that of the plan's order.
+        waiting_shares: see `RunComparison`, rank by rank; None: not measured.
         ops: the measured spans, if the executions are simulated with their durations; None: those
             of the executions.
     """
@@ -80,6 +84,7 @@ class MeasuredRun:
     late: bool = False
     extra_bytes: Sequence[int] | None = None
     in_order: bool = True
+    waiting_shares: Sequence[float | None] | None = None
     ops: Sequence[OpSpans] | None = None
 
     @property
@@ -107,6 +112,7 @@ def compare(plan: Plan, lowered: Lowered, run: MeasuredRun) -> RunComparison:
         measured_peak_bytes=tuple(run.peak_bytes),
         ops=_compare_ops(lowered, planned_spans(shared), measured),
         difference=_explain(shared, run, predicted_shared_us),
+        waiting_shares=None if run.waiting_shares is None else tuple(run.waiting_shares),
     )
 
 
@@ -189,7 +195,7 @@ def durations(executions: Sequence[OpSpans]) -> dict[tuple[int, OpKind], list[in
 
 def comparison_text(found: RunComparison) -> str:
     """Return the comparison as tables for the terminal."""
-    tables = [_iteration_table(found), memory_table(found), op_table(found)]
+    tables = [_iteration_table(found) + _busy_line(found), memory_table(found), op_table(found)]
     if found.difference is not None:
         tables.insert(1, difference_text(found.difference))
     return "\n\n".join(tables)
@@ -209,6 +215,18 @@ def _iteration_table(found: RunComparison) -> str:
     rows.append(("measured, p10", _ms(found.measured_p10_us), ""))
     rows.append(("measured, p90", _ms(found.measured_p90_us), ""))
     return table(("one iteration", "\nms", "measured against\npredicted, %"), rows)
+
+
+def _busy_line(found: RunComparison) -> str:
+    """Return a line on the rank that waited most for a processor; empty if none did."""
+    shares = [share or 0.0 for share in found.waiting_shares or ()]
+    most = max(shares, default=0.0)
+    if most <= WORTH_TELLING:
+        return ""
+    return (
+        f"\nbusy machine: rank {shares.index(most)} waited {100 * most:.0f} % of these steps for a "
+        f"processor that other programs had; measure on a quiet one"
+    )
 
 
 def memory_table(found: RunComparison) -> str:

@@ -11,6 +11,7 @@ from synth.families import generate
 from synth.objective import Objective
 from synth.profile.links import Link, Links
 from synth.profile.throughput import Throughput
+from synth.report.explain.run_against_plan import RunComparison, comparison_text
 from synth.report.text.axis import TickLabels, axis
 from synth.report.text.gantt import gantt, render
 from synth.report.text.tables import fitted_table, table
@@ -173,7 +174,7 @@ def test_a_table_aligns_numbers_on_the_point_and_text_on_the_left() -> None:
     assert table(("name", "time\nms", "fits"), rows).split("\n") == expected
 
 
-def test_the_rivals_table_gives_each_schedule_the_bubble_rate_of_its_own_work() -> None:
+def test_the_rivals_table_gives_each_schedule_its_own_overhead_and_idle_share() -> None:
     first_peaks, own_peaks = (30 * 10**9, 7 * 10**9), (19 * 10**9, 20 * 10**9)
     baselines = [
         Baseline("1f1b", 2_000_000, 2_000_000, 900_000, first_peaks, False, mean_work_us=8e5),
@@ -181,13 +182,18 @@ def test_the_rivals_table_gives_each_schedule_the_bubble_rate_of_its_own_work() 
     ]
     speeds = {"1f1b": Throughput("tokens", 51.5), "this plan": Throughput("tokens", 64.0)}
     expected = """
-        schedule    makespan     period  bubble rate  mean idle  peak memory  on rank  fits  tokens
-                          ms         ms  % of period          %           GB                  per s
-        ─────────  ─────────  ─────────  ───────────  ─────────  ───────────  ───────  ────  ──────
-        1f1b       2,000.000  2,000.000        55.00      60.00       30.000        0  no        52
-        this plan  1,600.000  1,250.000        20.00      40.00       20.000        1  yes       64
+        schedule    makespan     period  over ideal    mean idle  peak memory  on rank  fits  tokens
+                          ms         ms           %  % of period           GB                  per s
+        ─────────  ─────────  ─────────  ──────────  ───────────  ───────────  ───────  ────  ──────
+        1f1b       2,000.000  2,000.000      166.67        60.00       30.000        0  no        52
+        this plan  1,600.000  1,250.000       66.67        40.00       20.000        1  yes       64
     """
-    made = baselines_table(baselines, Objective.PERIOD, lambda one: speeds[one.name])
+    made = baselines_table(
+        baselines,
+        Objective.PERIOD,
+        lambda one: Objective.PERIOD.over_ideal(one, 7.5e5),
+        lambda one: speeds[one.name],
+    )
     assert screen(made) == screen(expected)
 
 
@@ -245,3 +251,24 @@ def test_measured_moves_are_not_drawn_as_ops_though_they_take_a_moment() -> None
     row = screen(shown)[1].removeprefix("measured").strip()
     assert set(row) == set("F0░·BW▚") and "░·····BW0▚" in row
     assert "saved values" not in shown and "K" not in shown
+
+
+@pytest.mark.parametrize(("shares", "line"), [((0.02, 0.31), True), ((0.1, None), False)])
+def test_a_comparison_names_the_rank_that_waited_most_for_a_processor(
+    shares: tuple[float | None, ...], line: bool
+) -> None:
+    found = RunComparison(
+        plan="p",
+        processors=2,
+        predicted_us=100,
+        predicted_shared_us=100,
+        measured_us=300,
+        measured_p10_us=300,
+        measured_p90_us=300,
+        predicted_peak_bytes=(1, 1),
+        measured_peak_bytes=(1, 1),
+        ops=(),
+        waiting_shares=shares,
+    )
+    said = "\nbusy machine: rank 1 waited 31 % of these steps for a processor"
+    assert (said in comparison_text(found)) == line
