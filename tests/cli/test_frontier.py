@@ -24,7 +24,8 @@ SMALL = ("frontier", NAME, *SIZE, "--time-limit", "2s", "--jobs", "1", "--points
 
 def test_it_answers_with_a_table_a_plot_a_file_and_a_picture(synth: Synth, tmp_path: Path) -> None:
     plans, html = tmp_path / "plans", tmp_path / "page.html"
-    ended = synth(*SMALL, "4", "-o", tmp_path / "curve.json", "--save", plans, "--html", html)
+    files = ("--save", plans, "--html", html, "--picture", tmp_path / "curve.svg")
+    ended = synth(*SMALL, "4", "-o", tmp_path / "curve.json", *files)
     assert ended.code == 0, ended.stderr
     for part in ("memory limit", "lower bound", "found by", "infeasible below 14.39 GB", "1f1b"):
         assert part in ended.stdout
@@ -130,7 +131,7 @@ def test_a_point_that_is_not_what_it_claims_ends_in_5(synth: Synth, tmp_path: Pa
         (("-o", "."), "it is a folder"),
         (("-o", "no/such/curve.json"), "folder no/such is missing"),
         (("-o", "c.json", "--svg", "no/such/c.svg"), "folder no/such is missing"),
-        (("-o", "c.svg"), "would both be written to c.svg"),
+        (("-o", "c.svg", "--svg", "c.svg"), "c.svg is written by the same command"),
         (("-o", "c.json", "--points", "1"), "--points"),
         (("-o", "c.json", "--workers", "1000000"), "--workers"),
         (("-o", "c.json", "--jobs", "1000000"), "--jobs"),
