@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from synth.cli.work.frontier import as_text
 from synth.plan.memory_curve.curve_file import MemoryCurve, cap_of
 from synth.schedule.files.plan_file import Plan
 from tests.cli.conftest import NAME, Synth, of_an_earlier_synth
@@ -235,3 +236,18 @@ def test_partitions_are_not_sought_without_bounds_of_all(
         in ended.stderr
     )
     assert not path.exists()
+
+
+def test_the_table_has_one_row_of_equal_peak_and_time_and_no_picture_is_drawn_unasked(
+    synth: Synth, tmp_path: Path
+) -> None:
+    path = tmp_path / "curve.json"
+    assert synth(*SMALL, "2", "-o", path).code == 0
+    curve = MemoryCurve.load(path)
+    last = curve.points[-1]
+    looser = last.replace(caps_bytes=tuple(cap + 1 for cap in last.caps_bytes or ()))
+    title = "some curve"
+    once = as_text(curve, title, 100).partition("infeasible")[0]
+    again = curve.replace(points=(*curve.points, looser))
+    assert as_text(again, title, 100).partition("infeasible")[0] == once
+    assert not list(tmp_path.glob("*.svg"))
