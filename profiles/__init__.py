@@ -4,8 +4,9 @@ from importlib import resources
 from pathlib import Path
 
 from synth.errors import SynthError
-from synth.estimates.named import estimated, is_named
+from synth.estimates.named import estimated, is_named, similar_names
 from synth.profile import Profile
+from synth.suggestions import did_you_mean
 
 
 def names() -> tuple[str, ...]:
@@ -46,4 +47,5 @@ def find(name_or_path: str) -> Path:
     raise SynthError(
         f"profile {name_or_path!r} is neither a file nor shipped with synth; "
         f"shipped: {', '.join(names())}; estimated: MODEL-DEVICE-tpN, as llama3-70b-h100-tp8"
+        f"{did_you_mean(name_or_path, (*names(), *similar_names(name_or_path)))}"
     )

@@ -23,17 +23,21 @@ _SHOWN = 40
 
 
 def parse_bytes(text: str) -> int:
-    """Read a size: `40GB` is 40·10⁹ bytes, `40GiB` is 40·2³⁰; any case, decimals allowed.
+    """Read a size: `40GB` is 40·10⁹ bytes, `40GiB` is 40·2³⁰; decimals allowed.
+
+    The prefix may be of any case, and the `B` is a capital: a `b` is a bit, as in bandwidths.
 
     Raises:
-        SynthError: no unit, or one with two readings such as `40G`; both readings are spelled out.
-            Or more than a pebibyte.
+        SynthError: no unit, or one with two readings such as `40G` and `40Gb`; both readings are
+            spelled out. Or more than a pebibyte.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
     if match is None:
         raise SynthError(f"size {text!r} is not understood; write for example 40GB or 37.5GiB")
     number, unit = match[1], match[2].upper()
     if unit in _FACTORS:
+        if match[2].endswith("b"):
+            raise SynthError(_two_readings(text, number, f"{match[2][:-1]}B"))
         size = float(number) * _FACTORS[unit]
         if size > MOST_SUMMABLE:
             raise SynthError(f"size {shown(text)} is more than 1024TiB; give at most that")
@@ -46,6 +50,15 @@ def parse_bytes(text: str) -> int:
             f"(= {float(number) * _FACTORS[prefix + 'IB']:,.0f} bytes)"
         )
     raise SynthError(f"unit {match[2]!r} in size {text!r} is unknown; write for example 40GB")
+
+
+def _two_readings(text: str, number: str, unit: str) -> str:
+    """Return why a size with a `b` is refused, with its readings as bytes and as bits."""
+    size = float(number) * _FACTORS[unit.upper()]
+    return (
+        f"size {shown(text)} may be of bits or bytes; write {number}{unit} (= {size:,.0f} bytes) "
+        f"or {float(number) / 8:g}{unit} (= {size:,.0f} bits)"
+    )
 
 
 def counted(number: int, noun: str) -> str:

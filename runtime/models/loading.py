@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from synth.errors import Mismatch, SynthError
+from synth.suggestions import did_you_mean
 
 from ..conversion import Conversion
 from ..dtypes import dtype_of
@@ -332,7 +333,7 @@ def _own_factory(spec: ModelSpec) -> Factory:
         raise SynthError(
             f"no model is called {spec.factory!r}; there are {', '.join(SIZES)}, or a function of "
             "your own, as path/to/file.py:function or package.module:function; or hf:NAME or "
-            "hf:config.json of Hugging Face"
+            f"hf:config.json of Hugging Face{did_you_mean(spec.factory, SIZES)}"
         )
     found = import_function(spec.factory)
     return _copier(found) if isinstance(found, nn.Module) else found

@@ -6,12 +6,11 @@ from typing import Annotated
 from synth.cli.answer.output import Format, FormatOption
 from synth.cli.read.options import (
     Columns,
-    CurvePictureOption,
     ForceOption,
+    PictureOption,
     width_option,
 )
 from synth.cli.read.request import CommandRequest
-from synth.errors import SynthError
 from synth.options.arguments.curve import CurveArguments
 from synth.options.arguments.groups import OUTPUT
 from synth.records.command_option import After, CommandOption
@@ -35,7 +34,7 @@ class FrontierRequest(CommandRequest):
             names=("--output", "-o"),
         ),
     ]
-    picture: Annotated[CurvePictureOption, OUTPUT] = None
+    picture: Annotated[PictureOption, OUTPUT] = None
     html: Annotated[
         Path | None,
         OUTPUT,
@@ -53,18 +52,8 @@ class FrontierRequest(CommandRequest):
     force: Annotated[ForceOption, OUTPUT] = False
     format: Annotated[FormatOption, OUTPUT] = Format.TEXT
 
-    @property
-    def pictures(self) -> list[Path]:
-        """The paths of the plot, of which there is one at least."""
-        return self.picture or [self.output.with_suffix(".svg")]
-
     def check_files(self, *inputs: Path | str | None) -> None:
-        """Refuse files and a folder that cannot be written, and a picture in the curve's place."""
-        check_outputs(self.output, self.html, inputs=inputs)
-        if self.output.resolve() in [path.resolve() for path in self.pictures]:
-            raise SynthError(
-                f"the curve and its picture would both be written to {self.output}; name the curve "
-                f".json, or give another --picture"
-            )
+        """Refuse files and a folder that cannot be written, also in each other's place."""
+        check_outputs(self.output, self.html, *self.pictures, inputs=inputs)
         super().check_files(*inputs)
         check_folder("--save", self.save)

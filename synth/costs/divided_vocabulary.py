@@ -143,12 +143,13 @@ def _head_part(
 
 def _shares(layer: LayerProfile, num_ranks: int) -> dict[str, Any]:
     """The parameters, times and operations of a part, which is never recomputed."""
+    flops = layer.forward_flops
     return {
         "time_us": _times(layer, num_ranks),
         "parameter_bytes": ceil(layer.parameter_bytes / num_ranks),
         "gradient_bytes": ceil(layer.gradient_bytes / num_ranks),
         "optimizer_bytes": ceil(layer.optimizer_bytes / num_ranks),
-        "forward_flops": None if layer.forward_flops is None else layer.forward_flops / num_ranks,
+        "forward_flops": None if flops is None else ceil(flops / num_ranks),
         "tensors": None,
         "variants": {},
         "pair_us": None,

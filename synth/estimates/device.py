@@ -12,6 +12,7 @@ from synth.errors import SynthError
 from synth.records.field_types import PlainText
 from synth.records.record import Record, describe
 from synth.records.safe_read import read_object
+from synth.suggestions import did_you_mean
 
 _Rate = Annotated[float, Field(gt=0, le=1e21)]
 _Share = Annotated[float, Field(gt=0, le=1)]
@@ -103,6 +104,7 @@ def device_of(name_or_path: str) -> Device:
     if not path.is_file():
         raise SynthError(
             f"device {name_or_path!r:.80} is neither known nor a file; known: {', '.join(known)}"
+            f"{did_you_mean(name_or_path.lower(), known)}"
         )
     try:
         return Device.model_validate(read_object(path, "a device"))

@@ -17,6 +17,7 @@ from synth.estimates.module_shape import completed, module_shape
 from synth.records.field_types import PlainText
 from synth.records.record import Record, describe
 from synth.records.safe_read import read_object
+from synth.suggestions import did_you_mean
 
 _DATA = "data"
 
@@ -43,7 +44,7 @@ def model_of(name_or_path: str) -> ModelShape:
     if found is None:
         raise SynthError(
             f"model {name_or_path!r:.80} is neither a config.json nor known; known: "
-            f"{', '.join(model_names())}"
+            f"{', '.join(model_names())}{did_you_mean(name_or_path.lower(), model_names())}"
         )
     return shape_of(found.config, name_or_path.lower())
 

@@ -89,6 +89,14 @@ def usual_names() -> Iterator[str]:
                     yield f"{model}-{device}-tp{tensor}{experts}"
 
 
+def similar_names(name: str) -> Iterator[str]:
+    """Yield the names of all known models on all devices, with the sizes of a name."""
+    sizes = re.search(rf"{_SIZES}{_LENGTHS}$", name)
+    for model in model_names():
+        for device in devices():
+            yield f"{model}-{device.name}{'' if sizes is None else sizes[0]}"
+
+
 @cache
 def _pattern() -> re.Pattern[str]:
     def either(names: list[str]) -> str:

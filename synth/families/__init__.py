@@ -18,6 +18,7 @@ from synth.families._lib.options import PAIRS, ROUNDS, Options, parse, spelled, 
 from synth.objective import Objective
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.placements import is_all_stages
+from synth.suggestions import did_you_mean
 from synth.system.discovery import discover
 
 __all__ = [
@@ -276,7 +277,8 @@ def _find(name: str) -> tuple[Family, Options]:
     base, colon, behind = current_name(name).partition(":")
     known = families()
     if base not in known:
-        raise SynthError(f"family {name!r} is unknown; known: {', '.join(sorted(known))}")
+        similar = did_you_mean(base, known)
+        raise SynthError(f"family {name!r} is unknown; known: {', '.join(sorted(known))}{similar}")
     return known[base], parse(base, known[base].options, behind if colon else None)
 
 

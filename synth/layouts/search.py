@@ -121,8 +121,9 @@ class LayoutSearch:
         every.sort(key=lambda alike: alike[0].groups.expert_tensor)
         for number, alike in enumerate(every):
             is_between = number and number % LAYOUT_SEARCH.bounded_at_once == 0
-            share = LAYOUT_SEARCH.list_share if self._waiting or self._bounded else 1.0
-            if is_between and self._is_late(share):
+            # Those that exceed the memory limit take no time, so whether all do is always found.
+            can_end = self.stop.is_set() or self._waiting or self._bounded
+            if is_between and can_end and self._is_late(LAYOUT_SEARCH.list_share):
                 break
             found = quick.of(alike)
             self.answer.bounded += len(alike)

@@ -1,5 +1,6 @@
 """Layers that were measured elsewhere: times of passes and sizes, from which a profile is made."""
 
+from collections.abc import Sequence
 from typing import Self
 
 from pydantic import Field, model_validator
@@ -14,6 +15,18 @@ MOST_LAYERS = 1 << 16
 
 # AdamW keeps two moments of each parameter.
 _MOMENTS = 2
+
+
+def without_inputs(layers: Sequence["LayerTimes"]) -> list[str]:
+    """Return the names of layers that save less than their input; none if no layer saves at all."""
+    before = [None, *layers]
+    return [
+        layer.name
+        for previous, layer in zip(before, layers, strict=False)
+        if any(each.saved_bytes for each in layers)
+        and layer.saved_bytes
+        < max(previous.output_bytes if previous else 0, layer.output_bytes * (layer.count > 1))
+    ]
 
 
 class LayerTimes(Record):

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, pairwise
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -24,7 +24,7 @@ from synth.profile.workload import Workload
 from synth.records.field_types import PlainText, Whole, check_plain
 from synth.records.record import BriefRecord, FileRecord, describe
 from synth.system.display import Displayed
-from synth.units import MOST_SUMMABLE, counted, format_us
+from synth.units import MOST_SUMMABLE, counted, format_us, shown
 
 # The slowest and the fastest rank, as multiples of the device that was measured.
 _Speed = Annotated[float, Field(ge=1e-3, le=1e3)]
@@ -195,6 +195,23 @@ class Profile(Displayed, FileRecord):
         return self
 
     @classmethod
+    def model_validate_file(cls, data: Any, name: str) -> Self:
+        """Check a file as others, and that its layers take time."""
+        return super().model_validate_file(data, name)._timed(name)
+
+    def _timed(self, called: str) -> Self:
+        """Return the profile; only a part of a model may have no times.
+
+        Raises:
+            SynthError: all passes of all layers take 0 µs.
+        """
+        if not any(self.layer_profile(index).work_us() for index in range(len(self.layers))):
+            raise SynthError(
+                f"all passes of all layers of {called} take 0 µs; needed: their measured times"
+            )
+        return self
+
+    @classmethod
     def from_times(
         cls,
         name: str,
@@ -227,7 +244,8 @@ class Profile(Displayed, FileRecord):
 
         Raises:
             SynthError: there are no layers or too many, two have the same name, a name is not
-                plain text, or layers are no LayerTimes; or another value is out of its range.
+                plain text, or layers are no LayerTimes; or another value is out of its range, or no
+                layer takes time.
         """
         if not isinstance(name, str):
             raise SynthError(f"the name of the profile is {name!r:.40}; give a text")
@@ -235,7 +253,7 @@ class Profile(Displayed, FileRecord):
             raise SynthError(f"layers is {layers!r:.60}; give a list of LayerTimes")
         names = _names_of_each(layers)
         try:
-            return cls(
+            found = cls(
                 name=name,
                 provenance=Provenance(
                     source=source, device=device, date=datetime.date.today().isoformat()
@@ -259,6 +277,7 @@ class Profile(Displayed, FileRecord):
             )
         except ValidationError as error:
             raise SynthError(f"this is no profile:\n{describe(error)}") from None
+        return found._timed(shown(name))
 
     def __repr__(self) -> str:
         """Name the profile, its layers and its origin, on two lines."""

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
 
 from synth.errors import SynthError
-from synth.records.record import Record
+from synth.records.record import Record, words_of
 
 _Metadata = TypeVar("_Metadata")
 _Made = TypeVar("_Made", bound=Record)
@@ -194,7 +194,8 @@ def _refused(wrong: ErrorDetails, name: str) -> SynthError:
     limits = wrong.get("ctx", {})
     if "ge" in limits:
         return SynthError(f"§{name}={wrong['input']} is too small; give {limits['ge']} or more")
-    needed = f"at most {limits['le']}" if "le" in limits else limits.get("expected", wrong["msg"])
+    plain = words_of(wrong).removeprefix("Input should be ").partition(", unable")[0]
+    needed = f"at most {limits['le']}" if "le" in limits else limits.get("expected", plain)
     return not_understood(name, wrong["input"], needed)
 
 

@@ -12,6 +12,7 @@ from pydantic import (
     ValidationError,
     model_serializer,
 )
+from pydantic_core import ErrorDetails
 
 from synth.errors import SynthError
 from synth.records.safe_read import (
@@ -31,6 +32,16 @@ _BRIEF.maxstring = _BRIEF.maxother = 60
 
 # The most characters of a key that is shown unshortened.
 _LONGEST_KEY = 60
+
+# Of pydantic's messages those that name types of Python, in the words of a JSON file.
+_WORDS = {
+    "too_short": "Input should have {min_length} or more items",
+    "too_long": "Input should have {max_length} or fewer items",
+    **dict.fromkeys(("tuple_type", "list_type"), "Input should be a list"),
+    **dict.fromkeys(
+        ("dict_type", "model_type", "model_attributes_type"), "Input should be an object"
+    ),
+}
 
 
 class Record(BaseModel):
@@ -132,10 +143,14 @@ class FileRecord(Record):
     @classmethod
     def model_validate_file(cls: type[_Parsed], data: Any, name: str) -> _Parsed:
         """Check the format and version of parsed JSON, then its fields."""
-        if not isinstance(data, dict) or data.get("format") != cls.FORMAT:
-            given = data.get("format", "none") if isinstance(data, dict) else type(data).__name__
+        if not isinstance(data, dict):
             raise SynthError(
-                f'{name}: "format" is {_brief(given)}, needed {cls.FORMAT!r} '
+                f"{name} holds {_brief(data)}, needed an object of the format {cls.FORMAT!r} "
+                f"(made by {cls.made_by()})"
+            )
+        if data.get("format") != cls.FORMAT:
+            raise SynthError(
+                f'{name}: "format" is {_brief(data.get("format", "none"))}, needed {cls.FORMAT!r} '
                 f"(made by {cls.made_by()})"
             )
         version = data.get("schema_version")
@@ -194,13 +209,20 @@ def describe(error: ValidationError, most: int = 5) -> str:
     lines = []
     for found in error.errors()[:most]:
         where = ".".join(_named(part) for part in found["loc"]) or "(file)"
-        message = found["msg"].removeprefix("Value error, ")
+        message = words_of(found)
         is_told = found["type"] in ("missing", "value_error")
         given = "" if is_told else f", given {_brief(found['input'])}"
         lines.append(f"  {where}: {message}{given[:80]}")
     if error.error_count() > most:
         lines.append(f"  … and {error.error_count() - most} more")
     return "\n".join(lines)
+
+
+def words_of(found: ErrorDetails) -> str:
+    """Return what was wrong with a value."""
+    if (plain := _WORDS.get(found["type"])) is not None:
+        return plain.format(**found.get("ctx", {}))
+    return found["msg"].removeprefix("Value error, ")
 
 
 def _named(part: int | str) -> str:

@@ -30,6 +30,19 @@ class FirstShown:
     name: str | None = None
 
 
+def _first_pipeline(profile: Profile) -> dict[str, Any]:
+    """Return the ranks and the lower schedule with which the page shows a profile first.
+
+    The ranks are those whose links were measured, or the largest power of two, up to `_FEW_RANKS`,
+    with two layers each. ZB-V has two stages per rank.
+    """
+    layers = len(profile.layers)
+    ranks = max((max(link.source, link.target) + 1 for link in profile.links.pairs), default=0)
+    if not 1 < ranks <= layers:
+        ranks = min(_FEW_RANKS, 1 << max(1, layers // 2).bit_length() - 1)
+    return {"ranks": ranks, "lower": "zb-v" if 2 * ranks <= layers else "zb-h1"}
+
+
 class Answers:
     """The answers to the page's questions about models, plans and drawn schedules."""
 
@@ -70,7 +83,10 @@ class Answers:
         kind, name = self._opened.kind, self._opened.name
         if name is not None and kind == "plan":
             return self._about_plan(name)
-        return {"kind": kind, "name": name}
+        if name is None or kind != "profile":
+            return {"kind": kind, "name": name}
+        profile = self._models.profile(PipelineSetting(model=name))
+        return {"kind": kind, "name": name, "pipeline": _first_pipeline(profile)}
 
     def _about_plan(self, name: str) -> dict[str, Any]:
         """Return the setting that a plan was found for, as far as the page has it."""

@@ -1,12 +1,14 @@
 """Plans with a divided vocabulary, through the commands."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import synth as library
 from synth.errors import SynthError
+from synth.families import variants_for
 from synth.schedule.files.plan_file import Plan
 from tests.cli.conftest import Synth
 
@@ -98,3 +100,14 @@ def test_an_explanation_says_what_it_leaves_out(synth: Synth, plan_path: Path) -
     text = " ".join(ended.stdout.split())
     assert "no order is searched for, because the vocabulary is divided over all ranks" in text
     assert "single pipelines of whole layers alone" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 3, 5, 9])
+@pytest.mark.parametrize("profile", ["gpt-bytes-cpu", "zb-1.5b-p8-m24"])
+def test_every_family_is_simulated_or_refused(profile: str, ranks: int) -> None:
+    simulated = 0
+    for name in variants_for(ranks, 10):
+        with suppress(SynthError):
+            simulated += library.simulate(name, profile, ranks=ranks, micro_batches=4) is not None
+    assert simulated > 10

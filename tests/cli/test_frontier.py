@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from synth.cli.work.frontier import as_text
 from synth.plan.memory_curve.curve_file import MemoryCurve, cap_of
 from synth.schedule.files.plan_file import Plan
 from tests.cli.conftest import NAME, Synth, of_an_earlier_synth
@@ -24,7 +25,8 @@ SMALL = ("frontier", NAME, *SIZE, "--time-limit", "2s", "--jobs", "1", "--points
 
 def test_it_answers_with_a_table_a_plot_a_file_and_a_picture(synth: Synth, tmp_path: Path) -> None:
     plans, html = tmp_path / "plans", tmp_path / "page.html"
-    ended = synth(*SMALL, "4", "-o", tmp_path / "curve.json", "--save", plans, "--html", html)
+    files = ("--save", plans, "--html", html, "--picture", tmp_path / "curve.svg")
+    ended = synth(*SMALL, "4", "-o", tmp_path / "curve.json", *files)
     assert ended.code == 0, ended.stderr
     for part in ("memory limit", "lower bound", "found by", "infeasible below 14.39 GB", "1f1b"):
         assert part in ended.stdout
@@ -130,7 +132,7 @@ def test_a_point_that_is_not_what_it_claims_ends_in_5(synth: Synth, tmp_path: Pa
         (("-o", "."), "it is a folder"),
         (("-o", "no/such/curve.json"), "folder no/such is missing"),
         (("-o", "c.json", "--svg", "no/such/c.svg"), "folder no/such is missing"),
-        (("-o", "c.svg"), "would both be written to c.svg"),
+        (("-o", "c.svg", "--svg", "c.svg"), "c.svg is written by the same command"),
         (("-o", "c.json", "--points", "1"), "--points"),
         (("-o", "c.json", "--workers", "1000000"), "--workers"),
         (("-o", "c.json", "--jobs", "1000000"), "--jobs"),
@@ -234,3 +236,18 @@ def test_partitions_are_not_sought_without_bounds_of_all(
         in ended.stderr
     )
     assert not path.exists()
+
+
+def test_the_table_has_one_row_of_equal_peak_and_time_and_no_picture_is_drawn_unasked(
+    synth: Synth, tmp_path: Path
+) -> None:
+    path = tmp_path / "curve.json"
+    assert synth(*SMALL, "2", "-o", path).code == 0
+    curve = MemoryCurve.load(path)
+    last = curve.points[-1]
+    looser = last.replace(caps_bytes=tuple(cap + 1 for cap in last.caps_bytes or ()))
+    title = "some curve"
+    once = as_text(curve, title, 100).partition("infeasible")[0]
+    again = curve.replace(points=(*curve.points, looser))
+    assert as_text(again, title, 100).partition("infeasible")[0] == once
+    assert not list(tmp_path.glob("*.svg"))

@@ -64,3 +64,18 @@ def test_a_wrong_csv_is_refused_without_a_traceback(
     assert (ended.code, ended.stdout) == (2, "")
     assert message in ended.stderr and "Traceback" not in ended.stderr
     assert not (tmp_path / "p.json").exists()
+
+
+def test_a_layer_that_saves_less_than_its_input_is_named(synth: Synth, tmp_path: Path) -> None:
+    head = "name,count,forward_ms,backward_ms,saved_MB,output_MB\n"
+    command = ("profile", tmp_path / "times.csv", "-o", tmp_path / "p.json")
+    for rows, named in (
+        ("in,1,1,2,5,12\nbody,3,1,2,12,12\nout,1,1,2,11,0\n", "warning: out: saved is less"),
+        ("in,1,1,2,5,12\nbody,3,1,2,12,12\nout,1,1,2,12,0\n", None),
+        ("in,1,1,2,0,12\nout,1,1,2,0,0\n", None),
+    ):
+        (tmp_path / "times.csv").write_text(head + rows)
+        ended = synth(*command)
+        assert ended.code == 0
+        assert ("warning" in ended.stderr) == (named is not None)
+        assert named is None or named in ended.stderr

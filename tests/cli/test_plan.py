@@ -95,6 +95,14 @@ def test_a_wrong_option_is_one_clear_line(
     assert any(word in ended.stderr for word in words.split("|")), ended.stderr
 
 
+@pytest.mark.parametrize("limit", ["1ms", "10s"])
+def test_that_no_layout_fits_is_proven_at_any_time_limit(
+    synth: Synth, model: Path, limit: str
+) -> None:
+    ended = synth("plan", model, *SIZES, "--mem-limit", "1MB", "--time-limit", limit)
+    assert ended.code == 3 and "fits into memory in any order" in ended.stderr
+
+
 @pytest.mark.slow
 def test_python_has_the_same_answer(model: Path) -> None:
     answer = library.plan_layout(

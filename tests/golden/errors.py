@@ -130,7 +130,7 @@ _COMMANDS = [
     f"{_FRONTIER} --partition 6,6",
     f"{_FRONTIER} --weights ring --recompute layers:0-3",
     f"{_FRONTIER} --weights auto -m 6",
-    f"frontier {_PROFILE} {_SIZE} -o c.svg",
+    f"frontier {_PROFILE} {_SIZE} -o c.svg --picture c.svg",
     f"frontier {_PROFILE} {_SIZE} -o plan.json",
     # check
     "check gone.json",

@@ -63,6 +63,19 @@ def test_an_unknown_name_is_refused_with_the_shipped_ones() -> None:
         find("gpt5")
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("llama3-8b-h101-tp8", "llama3-8b-h100-tp8"),
+        ("lama3-70b-h100-tp8-s8192", "llama3-70b-h100-tp8-s8192"),
+        ("gpt-byte-cpu", "gpt-bytes-cpu"),
+    ],
+)
+def test_a_mistyped_name_is_answered_with_the_one_meant(given: str, meant: str) -> None:
+    with pytest.raises(SynthError, match=f"; did you mean {meant}\\?$"):
+        find(given)
+
+
 def test_writing_all_gives_the_shipped_files(tmp_path: Path) -> None:
     zero_bubble.write_all(tmp_path)
     written = {path.stem: path.read_text() for path in tmp_path.iterdir()}

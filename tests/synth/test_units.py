@@ -21,11 +21,11 @@ from synth.units import (
     [
         ("40GB", 40 * 10**9),
         ("40GiB", 40 * 2**30),
-        ("40gib", 40 * 2**30),
+        ("40giB", 40 * 2**30),
         ("1.5 MB", 1_500_000),
         ("0.5KiB", 512),
         ("123B", 123),
-        ("2tb", 2 * 10**12),
+        ("2tB", 2 * 10**12),
         (" 80 GB ", 80 * 10**9),
     ],
 )
@@ -39,6 +39,23 @@ def test_a_size_with_two_readings_is_refused_with_both(text: str) -> None:
         parse_bytes(text)
     assert "40GB (= 40,000,000,000 bytes)" in str(raised.value)
     assert "40GiB (= 42,949,672,960 bytes)" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "in_bytes", "in_bits"),
+    [
+        ("40Gb", "40GB (= 40,000,000,000 bytes)", "5GB (= 40,000,000,000 bits)"),
+        ("40gb", "40gB (= 40,000,000,000 bytes)", "5gB (= 40,000,000,000 bits)"),
+        ("1Kib", "1KiB (= 1,024 bytes)", "0.125KiB (= 1,024 bits)"),
+        ("16b", "16B (= 16 bytes)", "2B (= 16 bits)"),
+    ],
+)
+def test_a_size_that_may_be_of_bits_is_refused_with_both_readings(
+    text: str, in_bytes: str, in_bits: str
+) -> None:
+    with pytest.raises(SynthError, match="may be of bits or bytes") as raised:
+        parse_bytes(text)
+    assert in_bytes in str(raised.value) and in_bits in str(raised.value)
 
 
 @pytest.mark.parametrize("text", ["", "GB", "-4GB", "4 0GB", "forty", "40XB", "1e9B"])

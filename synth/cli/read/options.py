@@ -25,21 +25,12 @@ def width_option(what: str, default: str) -> CommandOption:
 
 ChartWidthOption = Annotated[Columns | None, width_option("the chart", "the terminal's, or 100")]
 
-_NAMES = ("--picture", "--svg")
-_FORMATS = "SVG, PNG or PDF by the file's suffix. Can be repeated."
-
 PictureOption = Annotated[
     list[Path] | None,
-    CommandOption(f"Write the picture here, as {_FORMATS}", names=_NAMES, metavar="FILE"),
-    PICTURE,
-]
-CurvePictureOption = Annotated[
-    list[Path] | None,
     CommandOption(
-        f"Write the plot here, as {_FORMATS}",
-        names=_NAMES,
+        "Write the picture here, as SVG, PNG or PDF by the file's suffix. Can be repeated.",
+        names=("--picture", "--svg"),
         metavar="FILE",
-        default="-o with the suffix .svg",
     ),
     PICTURE,
 ]

@@ -130,16 +130,27 @@ def _parameter(
     if name not in defaults and not field.is_required() and field.default:
         shown = str(field.default)
     least, most = _limits(field)
+    metavar = option.metavar
+    if float in members(kind) and (least, most) != (None, None):
+        # Only the record checks it: typer says of nan that it is too large.
+        metavar, least, most = metavar or _float_range(least, most), None, None
     info = typer.Option(
         *_names(name, option),
         help=option.help,
-        metavar=option.metavar,
+        metavar=metavar,
         show_default=shown,
         rich_help_panel=panel,
         min=least,
         max=most,
     )
     return _keyword(_key(name, field), Annotated[kind, info], default)
+
+
+def _float_range(least: float | None, most: float | None) -> str:
+    """Return the placeholder of a number, as typer writes it."""
+    if most is None:
+        return f"<float range> [x>={least}]"
+    return f"<float range> [{'' if least is None else f'{least}<='}x<={most}]"
 
 
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:

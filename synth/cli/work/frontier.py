@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -182,7 +183,7 @@ def _values(curve: MemoryCurve) -> dict[int, tuple[int, int]]:
 def _answer(asked: _CurveTask, curve: MemoryCurve, is_cut_short: bool) -> None:
     request = asked.request
     if request.format == Format.JSON:
-        files = {"curve": str(request.output), "picture": str(request.pictures[0])}
+        files = {"curve": str(request.output), "pictures": list(map(str, request.pictures))}
         answer_json(as_json(curve) | files)
     else:
         answer(as_text(curve, asked.title, request.width or window_columns() or 100))
@@ -191,7 +192,8 @@ def _answer(asked: _CurveTask, curve: MemoryCurve, is_cut_short: bool) -> None:
         talk("interrupted: the same command again continues from here")
     elif left > 0:
         talk(f"{left} points were not needed: the curve is complete between those found")
-    talk(f"saved as {request.output}, drawn in {', '.join(map(str, request.pictures))}")
+    drawn_in = f", drawn in {', '.join(map(str, request.pictures))}" if request.pictures else ""
+    talk(f"saved as {request.output}{drawn_in}")
 
 
 # The columns that a narrow window leaves out, in this order.
@@ -203,7 +205,7 @@ _SPEED_HEAD = "{unit}\nper s"
 def as_text(curve: MemoryCurve, title: str, width: int) -> str:
     """Return headline, table and plot for a terminal."""
     picture = plot(drawn(curve, title), width)
-    rows = fitted_table(*_head_and_rows(curve), width, _SPARE)
+    rows = fitted_table(*_head_and_rows(curve, _listed(curve)), width, _SPARE)
     return "\n\n".join((_headline(curve, title), rows, _sentence(curve), picture))
 
 
@@ -237,11 +239,24 @@ def drawn(curve: MemoryCurve, title: str) -> Curve:
     return Curve(title, curve.judged_by.words, points, dots, curve.never_below_bytes)
 
 
-def _head_and_rows(curve: MemoryCurve) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Return the heads of the columns, and one row per point."""
+def _listed(curve: MemoryCurve) -> Sequence[Plan]:
+    """Return the points of the table: of those of equal peak and time the one of the least limit.
+
+    Its bound is the highest of theirs, and the plan fits into the other limits, too.
+    """
+    least: dict[tuple[int, int], Plan] = {}
+    for plan in curve.points:
+        least.setdefault((max(plan.claim.peak_bytes), value_of(plan)), plan)
+    return tuple(least.values())
+
+
+def _head_and_rows(
+    curve: MemoryCurve, points: Sequence[Plan]
+) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Return the heads of the columns, and one row for each of some points."""
     factor, unit = size_unit(max(map(cap_of, curve.points)))
     header = [f"memory limit\n{unit}", f"peak\n{unit}", f"{curve.judged_by.words}\nms"]
-    figures = [_Figures.of(plan, curve) for plan in curve.points]
+    figures = [_Figures.of(plan, curve) for plan in points]
     speed = _SPEED_HEAD.format(unit=curve.points[0].workload.unit)
     has_mfu = any(each.speed.mfu is not None for each in figures)
     with_r = curve.choice != ()
@@ -263,7 +278,7 @@ def _head_and_rows(curve: MemoryCurve) -> tuple[list[str], list[tuple[str, ...]]
             *([movement_of(plan)] if curve.candidates else []),
             *([_sizes(plan.partition)] if has_sizes else []),
         )
-        for plan, each in zip(curve.points, figures, strict=True)
+        for plan, each in zip(points, figures, strict=True)
     ]
     last = ["found by", "status", *(["recomputed\nstages"] if with_r else [])]
     last += ["weights"] if curve.candidates else []
@@ -282,7 +297,7 @@ def _head_and_rows(curve: MemoryCurve) -> tuple[list[str], list[tuple[str, ...]]
 
 def write_frontier_page(path: Path, curve: MemoryCurve, title: str) -> None:
     """Write table, plot and charts as a page; first are shown the smallest and largest limit."""
-    head, rows = _head_and_rows(curve)
+    head, rows = _head_and_rows(curve, curve.points)
     charts = [
         Chart.planned(
             f"limit {format_bytes(cap_of(plan))}",

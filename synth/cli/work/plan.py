@@ -60,7 +60,9 @@ def work(request: PlanRequest) -> None:
         if found.is_interrupted:
             message = "interrupted before the first layout; run the same command again"
             raise SynthError(message, ExitCode.INTERRUPTED)
-        raise SynthError(_why_none(found, given.time_limit), ExitCode.NOTHING_FOUND)
+        is_proven = found.unfit == found.legal
+        code = ExitCode.INFEASIBLE if is_proven else ExitCode.NOTHING_FOUND
+        raise SynthError(_why_none(found, given.time_limit), code)
     if request.output is not None:
         found.best.plan.save(request.output)
     further = commands(task, found.best, request.output)

@@ -17,6 +17,7 @@ from synth.cli.read.parsed_command import given_options
 from synth.errors import SynthError
 from synth.interop.times_csv import from_times_csv
 from synth.profile import Profile
+from synth.profile.layer_times import without_inputs
 from synth.profile.links import Links
 from synth.profile.mesh import DeviceGroup
 from synth.profile.whole_step import WholeStep
@@ -118,6 +119,11 @@ def _read_times(path: Path, request: ProfileRequest, peak_flops_per_s: float | N
     """
     request.check_files(path)
     layers = from_times_csv(read_text(path, "a CSV file of layers"), str(path))
+    if lacking := without_inputs(layers):
+        warn(
+            f"warning: {', '.join(lacking)}: saved is less than the output of the layer before; it "
+            f"should contain this input, or planned peaks are too low"
+        )
     profile = Profile.from_times(
         path.stem,
         layers,

@@ -354,16 +354,16 @@ class Page {
     for (const name of models.plan) this.opened.push([`plan:${name}`, name]);
     const isFirst = location.hash.length < 2;
     if (isFirst && opened.name && opened.kind === "plan") this.take(opened, opened.name);
-    else if (isFirst && opened.name) this.beginWith(opened.name);
+    else if (isFirst && opened.name) this.beginWith(opened);
     else await this.draw();
     await this.searches.resume(this.start.job);
   }
 
-  beginWith(name) {
-    this.state = { ...this.state, model: name };
+  beginWith({ kind, name, pipeline }) {
+    this.state = { ...this.state, model: name, ...pipeline };
     const { shipped, estimated, profile, config } = this.start.models;
     if ([...shipped, ...estimated, ...profile, ...config].includes(name)) this.form.chooseModel(name);
-    else this.form.addModel(this.start.opened.kind, name, "of the command");
+    else this.form.addModel(kind, name, "of the command");
   }
 }
 

@@ -126,7 +126,29 @@ def test_a_file_of_another_format_is_refused_with_what_makes_the_right_one(
 
 @pytest.mark.parametrize("body", [[], 3, None, "text"])
 def test_json_that_is_no_object_is_refused(body: Any) -> None:
-    assert "needed 'synth-profile'" in refusal(body)
+    assert f"holds {body!r}, needed an object of the format 'synth-profile'" in refusal(body)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("layers", [], "layers: Input should have 1 or more items"),
+        ("layers", {}, "layers: Input should be a list"),
+        ("workload", 3, "workload: Input should be an object"),
+    ],
+)
+def test_no_type_of_python_is_named(
+    data: dict[str, Any], field: str, value: Any, words: str
+) -> None:
+    message = refusal({**data, field: value})
+    assert words in message
+    assert not any(word in message for word in ("Tuple", "tuple", "dictionary", "instance"))
+
+
+def test_a_profile_without_times_is_refused(data: dict[str, Any]) -> None:
+    for layer in data["layer_profiles"].values():
+        layer["time_us"] = dict.fromkeys(layer["time_us"], 0)
+    assert "all passes of all layers of my.json take 0 µs" in refusal(data)
 
 
 def test_what_is_no_json_is_refused_with_its_name() -> None:

@@ -168,6 +168,17 @@ def test_at_800_pixels_nothing_is_cut_off(browser: Any, tmp_path: Path, theme: s
 
 
 @pytest.mark.slow
+def test_at_420_pixels_settings_are_above_the_chart(browser: Any, tmp_path: Path) -> None:
+    with served(tmp_path) as url:
+        visit = Visit(browser, small(url), viewport={"width": 420, "height": 800})
+        page = visit.page
+        assert page.evaluate("document.documentElement.scrollWidth") <= 420
+        for name in ("menu", "scroller"):
+            assert page.evaluate(f"byId('{name}').getBoundingClientRect().width") == 420
+        visit.close()
+
+
+@pytest.mark.slow
 def test_keys_of_the_chart_do_not_reach_into_fields(browser: Any, tmp_path: Path) -> None:
     with served(tmp_path) as url:
         visit = Visit(browser, small(url))

@@ -10,7 +10,11 @@ import pytest
 import synth
 from synth.profile import Profile
 from synth.profile.layer_times import LayerTimes
+from synth.profile.links import Links, PairLink
 from synth.schedule.files.plan_file import Plan
+from synth.ui.answers import Answers, FirstShown
+from synth.ui.limits import LOCAL
+from synth.ui.models import Models
 from tests.synth.ui_pages import LONG, SETTING, TOKEN, Client
 
 PROFILE = "zb-1.5b-p8-m24"
@@ -363,3 +367,22 @@ def test_a_setting_that_cannot_be_drawn_has_the_schedules_to_choose_from(client:
     assert refused.status_code == 400 and "spiral" in refused.json()["error"]
     names = [name for one in refused.json()["choices"] for name in one["schedules"]]
     assert {"1f1b", "zb-v"} <= set(names)
+
+
+@pytest.mark.parametrize(
+    ("layers", "measured", "ranks", "lower"),
+    [(10, 0, 4, "zb-v"), (10, 4, 4, "zb-v"), (10, 6, 6, "zb-h1"), (3, 4, 1, "zb-v"),
+     (1, 0, 1, "zb-h1"), (40, 0, 8, "zb-v")],
+)  # fmt: skip
+def test_a_profile_is_shown_first_with_schedules_that_exist(
+    tmp_path: Path, layers: int, measured: int, ranks: int, lower: str
+) -> None:
+    pairs = tuple(PairLink(source=rank, target=rank + 1) for rank in range(measured - 1))
+    layer = LayerTimes(name="a", count=layers, forward_us=10, backward_us=20)
+    profile = synth.Profile.from_times("own", [layer], links=Links(pairs=pairs))
+    profile.save(tmp_path / "own.json")
+    answers = Answers(Models(tmp_path, LOCAL), str, FirstShown(name="own.json"))
+    opened = answers.first(None)["opened"]
+    assert opened["pipeline"] == {"ranks": ranks, "lower": lower}
+    for name in ("1f1b", lower):
+        synth.simulate(name, profile, ranks=ranks, micro_batches=4)
