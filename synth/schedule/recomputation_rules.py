@@ -9,7 +9,7 @@ from enum import Enum
 from itertools import accumulate
 from typing import NamedTuple
 
-from synth.costs.recomputation import FULL
+from synth.costs.recomputation import FULL, Recomputation
 from synth.profile.model_parts import ModelPart
 from synth.schedule.model import Placement
 
@@ -75,6 +75,24 @@ class RecomputationRule(NamedTuple):
                 found.update(own[self.number - 1 :: self.number])
             return tuple(sorted(found))
         return tuple(at for run in runs for at in run)[:: self.number]
+
+
+class AsNeeded(NamedTuple):
+    """Layers that were chosen for each rank by itself, where its limit needs it: no rule of theirs.
+
+    `chosen` are their places, or their policies by place.
+    """
+
+    chosen: tuple[int, ...] | Recomputation
+
+    policy = FULL
+    words = "as few as each rank needs"
+
+    def layers(
+        self, sizes: Sequence[int], where: Placement, parts: Parts
+    ) -> tuple[int, ...] | Recomputation:
+        """Return the layers, which are the same on any partition."""
+        return self.chosen
 
 
 class RecomputationMenu(NamedTuple):

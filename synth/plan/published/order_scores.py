@@ -77,6 +77,10 @@ class OrderScores:
             return None
         return Score(excess, self._judge.objective.value_us(line), max(peaks))
 
+    def above_bytes(self, costs: Costs) -> list[int]:
+        """Return by rank the bytes above the limit on some costs; nothing is simulated."""
+        return self._judge.above_bytes(peak_bytes(lower_arrays(self._arrays, costs)))
+
     def guide(self, costs: Costs) -> Guide:
         """Return what the schedule says about the neighbours of a cut on which it runs."""
         lowered = lower_arrays(self._arrays, costs)
