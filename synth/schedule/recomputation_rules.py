@@ -5,9 +5,10 @@ Megatron-LM and torchtitan recompute decoder layers only, never the embedding or
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from itertools import accumulate
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from synth.costs.recomputation import FULL, Recomputation
 from synth.profile.model_parts import ModelPart
@@ -77,16 +78,17 @@ class RecomputationRule(NamedTuple):
         return tuple(at for run in runs for at in run)[:: self.number]
 
 
-class AsNeeded(NamedTuple):
-    """Layers that were chosen for each rank by itself, where its limit needs it: no rule of theirs.
+@dataclass(frozen=True)
+class AsNeeded:
+    """Layers that were chosen for each rank by itself, where its limit needs it.
 
-    `chosen` are their places, or their policies by place.
+    `chosen` are their places, or their policies by place. No framework has this as a rule.
     """
 
     chosen: tuple[int, ...] | Recomputation
 
-    policy = FULL
-    words = "as few as each rank needs"
+    policy: ClassVar[str] = FULL
+    words: ClassVar[str] = "as few as each rank needs"
 
     def layers(
         self, sizes: Sequence[int], where: Placement, parts: Parts

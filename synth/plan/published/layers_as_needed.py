@@ -30,17 +30,25 @@ class _Option(NamedTuple):
     policy: str
 
     def left(self, chosen: Recomputation) -> list[int]:
-        """Return the layers that keep more than they would; `chosen` are those recomputed."""
-        kept = (None,) if self.policy != FULL else (None, self.policy)
-        return [
-            at
-            for at in self.layers
-            if at not in chosen or (self.policy == FULL and chosen[at] not in kept)
-        ]
+        """Return the layers that keep more; `chosen` are those that are recomputed already."""
+        is_full = self.policy == FULL
+        return [at for at in self.layers if at not in chosen or (is_full and chosen[at] != FULL)]
 
     def taken(self, chosen: Recomputation) -> list[int]:
         """Return the layers that are recomputed under the policy."""
         return [at for at in self.layers if chosen.get(at) == self.policy]
+
+
+class _Take(NamedTuple):
+    """Layers that a rank may take next, the better ones less.
+
+    The cost is the time that they add, or, if they do not free enough, that by the bytes freed.
+    """
+
+    is_short: bool
+    cost: float
+    layers: list[int]
+    policy: str
 
 
 class LayersAsNeeded:
@@ -91,7 +99,7 @@ class LayersAsNeeded:
             [one for one in options if above > 0 and one.left(chosen)]
             for options, (above, _) in zip(self._of_rank, state, strict=True)
         ]
-        best: list[tuple[bool, float, list[int], str] | None] = [None] * len(tried)
+        best: dict[int, _Take] = {}
         for number in range(max(map(len, tried))):
             now = {rank: those[number] for rank, those in enumerate(tried) if number < len(those)}
             firsts = {one.left(chosen)[0]: one.policy for one in now.values()}
@@ -102,16 +110,12 @@ class LayersAsNeeded:
                     continue
                 layers, need = one.left(chosen), math.ceil(above / freed)
                 more_us, is_short = us_after - us, need > len(layers)
-                key = (is_short, more_us / freed if is_short else more_us * need)
-                if best[rank] is None or key < best[rank][:2]:
-                    best[rank] = (*key, layers[:need], one.policy)
-        found: dict[int, str] = {}
-        for (above, _), chosen_now in zip(state, best, strict=True):
-            if above > 0 and chosen_now is None:
-                return NOT_RECOMPUTED
-            if chosen_now is not None:
-                found |= dict.fromkeys(chosen_now[2], chosen_now[3])
-        return Recomputation(found)
+                cost = more_us / freed if is_short else more_us * need
+                take = _Take(is_short, cost, layers[:need], one.policy)
+                best[rank] = min(best.get(rank, take), take)
+        if len(best) < sum(above > 0 for above, _ in state):
+            return NOT_RECOMPUTED
+        return Recomputation({at: take.policy for take in best.values() for at in take.layers})
 
     def _fewer(self, chosen: Recomputation) -> Recomputation:
         """Return the layers without those that no rank needs."""
