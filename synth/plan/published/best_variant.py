@@ -346,8 +346,14 @@ class BestVariant:
             SynthError: the family does not admit it.
         """
         costs = self._costs(variant)
-        simulated = verify(self.family.make(costs), costs)
+        schedules = [self.family.make(costs)]
+        if variant.rule is not None and self.scores.get(variant) is not None:
+            # Made without recomputation an order may need less memory, or time.
+            schedules += [self.order.schedule] * self.family.reads_times
         layers = self._layers(variant)
-        score = self.judge.score(*simulated)
-        self.made[variant] = PublishedVariant(variant, *simulated, score, layers)
+        simulated = (verify(schedule, costs) for schedule in schedules)
+        made = (
+            PublishedVariant(variant, *one, self.judge.score(*one), layers) for one in simulated
+        )
+        self.made[variant] = min(made, key=lambda one: one.score)
         return self.made[variant]

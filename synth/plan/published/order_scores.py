@@ -56,6 +56,11 @@ class OrderScores:
         self._arrays, self._judge = OpArrays.of(schedule), judge
         self.num_scored = 0
 
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule that has this order."""
+        return self._arrays.schedule
+
     def score(self, costs: Costs, most_excess_bytes: int | None = None) -> Score | None:
         """Return the score on some costs.
 
