@@ -158,6 +158,13 @@ class BestVariant:
                 return found if found.score.fits and found.score < plain.score else None
         return None
 
+    def faster_above_limit(self, plain: PublishedVariant) -> tuple[Sizes, Score] | None:
+        """Return the fastest cut judged, if it exceeds the limit that a slower one keeps."""
+        scored = ((score, v.sizes) for v, score in self.scores.items() if score and not v.rule)
+        score, sizes = min(scored, key=lambda one: one[0].value_us)
+        is_squeezed = plain.score.fits and score.value_us < plain.score.value_us
+        return (sizes, score) if is_squeezed else None
+
     def with_few_layers(self, plain: PublishedVariant) -> PublishedVariant | None:
         """Return a variant that fits with recomputed layers, found by a few simulations.
 
