@@ -37,6 +37,7 @@ MODELS = {
     "relu_in_place": "images",
     "add_in_place": "batch",
     "halves": "batch",
+    "unbound": "batch",
     "views_in_place": "batch",
     "channels_last": "images",
     "turned": "batch",

@@ -144,6 +144,18 @@ class Halves(nn.Module):
         return torch.tanh(self.up(a * b)).chunk(2, -1)
 
 
+class Unbound(nn.Module):
+    """Returns two results that are parts of one memory; the backward needs one of its inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(D, D)
+
+    def forward(self, a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+        """Return views, which are contiguous."""
+        return torch.stack([torch.tanh(self.up(a)) + b, b + 1]).unbind(0)
+
+
 class Turned(nn.Module):
     """A residual layer that returns its output turned, which is not contiguous."""
 
@@ -316,6 +328,12 @@ def halves() -> list[nn.Module]:
     """Return layers between which halves of one memory go."""
     first = Embedding(lambda x: [torch.tanh(x)])
     return [first, *(Halves() for _ in range(NUM_BLOCKS)), Head()]
+
+
+def unbound() -> list[nn.Module]:
+    """Return layers between which contiguous parts of one memory go."""
+    first = Embedding(lambda x: [torch.tanh(x)])
+    return [first, *(Unbound() for _ in range(NUM_BLOCKS)), Head()]
 
 
 def views_in_place() -> list[nn.Module]:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import PyTree, TreeSpec, tree_flatten, tree_map_only, tree_unflatten
 
 from synth.errors import SynthError
 from synth.schedule.files.plan_file import Plan
@@ -50,9 +50,10 @@ class TorchPipeline(NamedTuple):
     def step(self, *inputs: Any, target: Any = None) -> Tensor | None:
         """Run a batch, and leave the mean gradients of its micro-batches in the parameters.
 
-        Inputs and target are given on every rank, and are used where the first and the last stage
-        are; PyTorch divides them into micro-batches along dimension 0. Gradients of parameters that
-        several ranks share are added up over these. All are added to those that are there.
+        Inputs, trees of tensors, and target are given on every rank, and are used where the first
+        and the last stage are; PyTorch divides them into micro-batches along dimension 0. Gradients
+        of parameters that several ranks share are added up over these. All are added to those that
+        are there.
 
         Returns:
             The mean loss, detached, on the rank of the last stage; None on others.
@@ -66,9 +67,13 @@ class TorchPipeline(NamedTuple):
         before = {parameter: parameter.grad for parameter in self.parameters()}
         for parameter in before:
             parameter.grad = None  # PyTorch divides also what was there by the micro-batches
+        tensors, tree = tree_flatten(inputs if is_first else ())
+        for first in (stage.submod for stage in self.stages if stage.is_first):
+            assert isinstance(first, _StageModule)
+            first.tree = tree
         with _named_reuse():
             self.schedule.step(
-                *(inputs if is_first else ()),
+                *tensors,
                 target=target if is_last else None,
                 losses=losses if is_last else None,
                 return_outputs=False,
@@ -217,6 +222,7 @@ def _held(plan: Plan, rank: int, given: Layers) -> dict[int, list[nn.Module]]:
 class _StageModule(nn.Module):
     """Layers as a stage of PyTorch's, which takes and returns tensors or tuples of them.
 
+    A first stage gets the tensors of its inputs, which are a `tree`; None: as they are.
     The last layer of the last stage computes the loss if it takes the targets. PyTorch gives them
     to the loss function only, which then runs that layer.
     """
@@ -225,11 +231,14 @@ class _StageModule(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self._has_loss = has_loss
+        self.tree: TreeSpec | None = None
 
     def forward(self, *inputs: Any) -> Any:
         """Run the layers, except one that computes the loss."""
         held = list(self.layers)[:-1] if self._has_loss else list(self.layers)
-        entered = tree_map_only(Tensor, _entered, inputs)
+        entered: PyTree = tuple(_entered(tensor) for tensor in inputs)
+        if self.tree is not None:
+            entered = tree_unflatten(entered, self.tree)
         output: Any = entered[0] if len(entered) == 1 else entered
         for layer in held:
             output = layer(*_arguments(output))

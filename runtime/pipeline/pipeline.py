@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.distributed import ReduceOp
+from torch.nn.utils import parametrize
 
 from synth.errors import SynthError
 from synth.schedule.lowering.lower import Lowered
@@ -249,6 +250,11 @@ class Pipeline:
                 raise SynthError(
                     "a step needs autograd, which is off here (torch.no_grad or inference_mode): "
                     "call step outside of it, or evaluate"
+                )
+            if parametrize._cache_enabled:
+                raise SynthError(
+                    "within parametrize.cached() micro-batches would share what parametrizations "
+                    "compute, of which each needs its own graph: call step outside of it"
                 )
             scale = scale_of(scaler, self.ranks.size, has_stepper=self.stepper is not None)
             terms = self._terms(weight, weights, losses, outputs, scale=scale)

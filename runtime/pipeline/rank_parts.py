@@ -64,6 +64,7 @@ def prepare_rank(
         )
     caps = schedule.caps_bytes if isinstance(schedule, Plan) else options.caps_bytes
     stages = make_stages(lowered, group.rank, modules, options.loss)
+    _check_parameters_of_loss(stages, lowered, options)
     _check_pieces_untied(stages if options.tied is None else {}, group)
     if isinstance(schedule, Plan):
         if options.tied is None:
@@ -72,6 +73,32 @@ def prepare_rank(
     device = device_of(stages) if options.device is None else torch.device(options.device)
     cap_bytes = None if caps is None else caps[group.rank]
     return RankParts(lowered, group.rank, stages, device, cap_bytes)
+
+
+def _check_parameters_of_loss(
+    stages: Mapping[int, Stage], lowered: Lowered, options: PipelineOptions
+) -> None:
+    """Refuse trained parameters of the loss where those of stages are reduced, or move."""
+    last = [stage for stage in stages.values() if stage.is_last]
+    if not isinstance(options.loss, nn.Module) or not last:
+        return
+    own = {id(p) for stage in last for p in stage.module.parameters()}
+    trained = [
+        n for n, p in options.loss.named_parameters() if p.requires_grad and id(p) not in own
+    ]
+    is_alone = (
+        len(lowered.schedule.placement.holders[-1]) == 1
+        and lowered.visits is None
+        and lowered.versions is None
+        and options.data_parallel is None
+        and not any(stage.is_wrapped for stage in last)
+    )
+    if trained and not is_alone:
+        raise SynthError(
+            f"the loss has the trained parameter {trained[0]}, which is a part of no stage, so "
+            f"that neither copies nor data-parallel ranks would share its gradient: make the loss "
+            f"the last layer of the last stage, called with the targets, and give no `loss`"
+        )
 
 
 def _check_pieces_untied(stages: Mapping[int, Stage], group: RankGroup) -> None:

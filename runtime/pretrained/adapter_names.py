@@ -80,8 +80,8 @@ class AdapterNames:
             model = get_peft_model(base, config, adapter_name=self._adapter)
         state = model.state_dict()
         names = {id(tensor): name.removeprefix(_WRAPPED) for name, tensor in state.items()}
-        options: dict[str, Any] = {"adapter_name": self._adapter, "save_embedding_layers": False}
-        saved = get_peft_model_state_dict(model, state_dict=state, **options)
+        # PEFT finds by itself whether to save the weights of embeddings, too.
+        saved = get_peft_model_state_dict(model, state_dict=state, adapter_name=self._adapter)
         return {names[id(tensor)]: name for name, tensor in saved.items()}
 
     def check_config(self, folder: Path) -> None:

@@ -6,7 +6,9 @@ a graph needs it; code that registered a hook keeps it alive.
 """
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -37,6 +39,41 @@ def deliver(parameter: Tensor, gradient: Tensor) -> None:
     _engine_run_backward(
         (parameter,), (gradient,), False, False, (), allow_unreachable=True, accumulate_grad=True
     )
+
+
+@contextmanager
+def deliveries(listened: Mapping[int, Tensor]) -> Iterator[Callable[[], set[int]]]:
+    """Find the parameters to which autograd adds something within the block, by their keys.
+
+    A gradient counts its changes. Those that are views of one memory, as of DDP with
+    `gradient_as_bucket_view`, have one count together, so hooks tell of theirs.
+    """
+    seen, before, hooks = set[int](), dict[int, tuple[int, int] | None](), []
+    for key, parameter in listened.items():
+        if parameter.grad is not None and parameter.grad._is_view():
+            note = partial(_note, seen, key)
+            hooks.append(parameter.register_hook(note))  # type: ignore[no-untyped-call]
+        else:
+            before[key] = _state(parameter)
+
+    def found() -> set[int]:
+        return seen | {key for key, state in before.items() if _state(listened[key]) != state}
+
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _note(seen: set[int], key: int, gradient: Tensor) -> None:
+    seen.add(key)
+
+
+def _state(parameter: Tensor) -> tuple[int, int] | None:
+    """A value that changes when something is added to the gradient."""
+    gradient = parameter.grad
+    return None if gradient is None else (id(gradient), gradient._version)
 
 
 def _is_listened(parameter: Tensor) -> bool:

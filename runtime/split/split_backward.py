@@ -15,7 +15,7 @@ from synth.errors import SynthError
 from .apply_rule import without_autocast
 from .derived import Delivery, DerivedWeight
 from .interception import Interception
-from .listeners import deliver, has_hooks
+from .listeners import deliver, deliveries, has_hooks
 from .regions import leaf_of
 from .weight_task import Accumulator, Gathering, WeightTask, accumulate
 
@@ -96,13 +96,15 @@ class SplitTape:
         Raises:
             SynthError: hooks got a part of a gradient from autograd, of which W has the other part.
         """
-        before = {key: _state(parameter) for key, parameter in self.listened.items()}
         self._is_in_backward = True
         try:
             # Autograd carries a mode over to its device threads with the caller's other state.
-            with rules(self) if self.recomputes or self.packs else nullcontext():
+            with (
+                deliveries(self.listened) as delivered,
+                rules(self) if self.recomputes or self.packs else nullcontext(),
+            ):
                 run_backward(outputs, grads)
-            self._check_whole(before)
+            self._check_whole(delivered())
         except BaseException:
             self._tasks.clear()
             raise
@@ -123,7 +125,8 @@ class SplitTape:
         add = partial(_add_or_deliver, delivery, add)
         if self._repeats:
             add = Accumulator(self._tasks, add).add
-        with torch.no_grad():
+        device = self._tasks[0].targets[0].device.type if self._tasks else "cpu"
+        with torch.no_grad(), without_autocast(device):
             while self._tasks:
                 _run_task(self._tasks.popleft(), add)
             delivery.finish()
@@ -152,9 +155,9 @@ class SplitTape:
     def _is_listened(self, parameter: Tensor) -> bool:
         return id(parameter) in self.listened or has_hooks(parameter)
 
-    def _check_whole(self, before: Mapping[int, Any]) -> None:
-        for key, state in before.items():
-            if key in self._deferred and _state(self.listened[key]) != state:
+    def _check_whole(self, delivered: Collection[int]) -> None:
+        for key in delivered:
+            if key in self._deferred:
                 shape = tuple(self._deferred[key].shape)
                 raise SynthError(
                     f"a parameter {shape} that has hooks on its gradient is used in a new way: "
@@ -165,12 +168,17 @@ class SplitTape:
 
 
 def run_backward(outputs: Outputs, grads: OutputGradients) -> None:
-    """Run `torch.autograd.backward` without its checks, which cost as much as a small layer."""
+    """Run `torch.autograd.backward` without its checks, which cost as much as a small layer.
+
+    A caller's autocast is off within it, as PyTorch recommends: kernels have the dtypes of the
+    forward, also those of parts that turned autocast off.
+    """
     if type(outputs) is list and type(grads) is list and all([g is not None for g in grads]):
-        _engine_run_backward(
-            tuple(outputs), tuple(grads), False, False, (), allow_unreachable=True,
-            accumulate_grad=True,
-        )  # fmt: skip
+        with without_autocast(grads[0].device.type) if grads else nullcontext():
+            _engine_run_backward(
+                tuple(outputs), tuple(grads), False, False, (), allow_unreachable=True,
+                accumulate_grad=True,
+            )  # fmt: skip
     else:
         torch.autograd.backward(outputs, grads)
 
@@ -186,13 +194,6 @@ def _add_or_deliver(
 
 def _run_task(task: WeightTask, add: Callable[[Tensor, Tensor], None]) -> None:
     """Run one task, in a function so that no gradient outlives its task into the next one's."""
-    with without_autocast(task.targets[0].device.type):
-        gradients = task.run()
+    gradients = task.run()
     for parameter, gradient in zip(task.targets, gradients, strict=True):
         add(parameter, gradient)
-
-
-def _state(parameter: Tensor) -> tuple[int, int] | None:
-    """A value that changes when something is added to the gradient."""
-    gradient = parameter.grad
-    return None if gradient is None else (id(gradient), gradient._version)

@@ -19,7 +19,7 @@ from typing import NamedTuple, Self
 
 from synth.op_kinds import OpKind
 from synth.profile.layer_profile import LayerProfile
-from synth.profile.layer_tensors import LayerTensors, last_of
+from synth.profile.layer_tensors import LayerTensors, SharedMemory, last_of
 
 B, BW, F, W = OpKind.B, OpKind.BW, OpKind.F, OpKind.W
 
@@ -177,7 +177,7 @@ class StageLayers(NamedTuple):
 
     Attributes:
         place: of the last layer, counted from 0.
-        taken: by tensor that came from outside, its bytes and the last op that needs it.
+        taken: by memory that came from outside, its bytes and the last op that needs it.
         memories: of what the last layer returns.
         returned: by tensor that it returns, the number of its memory.
         tensors: of the last layer.
@@ -190,12 +190,27 @@ class StageLayers(NamedTuple):
     tensors: LayerTensors
 
     @classmethod
-    def of(cls, layer: LayerProfile) -> Self:
-        """Return the run of a stage's first layer."""
+    def of(cls, layer: LayerProfile, shared: Sequence[SharedMemory] = ()) -> Self:
+        """Return the run of a stage's first layer.
+
+        Args:
+            shared: see `Profile.shared_inputs`; on a rank that has the stage before, too, what
+                needs one of the tensors holds the memory of all.
+        """
         tensors = layer.boundary_tensors
-        taken = tuple((one.num_bytes, one.until) for one in tensors.taken)
+        apart = set(range(len(tensors.taken))).difference(*(one.tensors for one in shared))
+        rows = sorted([(at,) for at in apart] + [one.tensors for one in shared])
+        sizes = {one.tensors: one.num_bytes for one in shared}
+        taken = tuple(
+            (
+                sizes.get(row, tensors.taken[row[0]].num_bytes),
+                last_of([tensors.taken[at].until for at in row]),
+            )
+            for row in rows
+        )
         came = [_Memory(*both, taken=number) for number, both in enumerate(taken)]
-        return cls._behind(tensors, 0, taken, came, range(len(came)))
+        numbers = {at: number for number, row in enumerate(rows) for at in row}
+        return cls._behind(tensors, 0, taken, came, [numbers[at] for at in sorted(numbers)])
 
     @classmethod
     def _behind(
@@ -378,10 +393,14 @@ def _shared(end: Sequence[tuple[int, OpKind]]) -> OpKind:
 
 
 def first_layers(
-    layers: Sequence[LayerProfile],
+    layers: Sequence[LayerProfile], shared: Sequence[SharedMemory] = ()
 ) -> tuple[list[StageLayers], list[LayerBoundary]]:
-    """Return the runs of a stage's first layers, and the boundaries between the layers."""
-    runs, boundaries = [StageLayers.of(layers[0])], []
+    """Return the runs of a stage's first layers, and the boundaries between the layers.
+
+    Args:
+        shared: of what the first layer takes; see `Profile.shared_inputs`.
+    """
+    runs, boundaries = [StageLayers.of(layers[0], shared)], []
     for layer in layers[1:]:
         run, boundary = runs[-1].then(layer)
         runs.append(run)

@@ -18,6 +18,7 @@ from synth.errors import SynthError
 from synth.op_kinds import MEASURED, OpKind
 from synth.profile import Profile
 from synth.profile.layer_profile import LayerProfile
+from synth.profile.layer_tensors import SharedMemory
 from synth.profile.tied_parameters import GradientSum
 
 
@@ -45,7 +46,8 @@ def partition_costs(
     for size in sizes:
         layers = profile.stage_layers(first, first + size)
         sums = profile.gradient_sums(first, first + size)
-        stages.append(stage_costs(layers, sums, is_first=first == 0))
+        shared = profile.shared_inputs(first)
+        stages.append(stage_costs(layers, sums, shared, is_first=first == 0))
         first += size
     costs = Costs(stages=tuple(stages), links=profile.links, ties=stage_ties(profile, sizes))
     if profile.rank_speeds is None:
@@ -121,16 +123,21 @@ def stage_ties(profile: Profile, sizes: Sequence[int]) -> tuple[StageTie, ...]:
 
 
 def stage_costs(
-    layers: list[LayerProfile], sums: Sequence[GradientSum] = (), *, is_first: bool
+    layers: list[LayerProfile],
+    sums: Sequence[GradientSum] = (),
+    shared: Sequence[SharedMemory] = (),
+    *,
+    is_first: bool,
 ) -> StageCosts:
     """Add up the layers of one stage.
 
     Args:
         layers: the layers; tied parameters count for the first of them only.
         sums: the sums of gradients of tied parameters.
+        shared: of what the first layer takes; see `Profile.shared_inputs`.
         is_first: True if it is the first stage, which holds no input.
     """
-    runs, boundaries = first_layers(layers)
+    runs, boundaries = first_layers(layers, shared)
     ends = runs[-1].ends(is_first=is_first)
     durations = {
         kind: round(sum(layer.time_us[kind].median_us for layer in layers)) for kind in MEASURED

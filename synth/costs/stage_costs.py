@@ -108,7 +108,7 @@ class StageCosts(BriefRecord):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        if set(self.duration_us) != set(OpKind) or set(self.rise_bytes) != set(OpKind):
+        if not self.duration_us.keys() == self.rise_bytes.keys() == _KINDS:
             raise ValueError("duration_us and rise_bytes need each of F, B, W, BW, STEP")
         check_held_until(self.input_until, self.output_until, self.gradient_until)
         return self
@@ -166,6 +166,7 @@ class StageCosts(BriefRecord):
 
 
 _BY_KIND = ("duration_us", "rise_bytes")
+_KINDS = frozenset(OpKind)
 
 
 def _filled(table: Any) -> Any:

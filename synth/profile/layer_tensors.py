@@ -7,7 +7,7 @@ the memory of a tensor that it took, or memory of its own, which are numbered in
 """
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -83,6 +83,18 @@ class SharedGradient(Record):
     tensor: Whole = Field(ge=0)
     earlier: Whole = Field(ge=0)
     num_bytes: Bytes
+
+
+class SharedMemory(NamedTuple):
+    """Memory of several tensors that a layer takes, or of one that is a part of it.
+
+    Attributes:
+        tensors: their numbers.
+        num_bytes: of the whole memory, or of the tensors apart if they take more.
+    """
+
+    tensors: tuple[int, ...]
+    num_bytes: int
 
 
 class LayerTensors(BriefRecord):

@@ -339,7 +339,7 @@ def test_frontier_traces_plans_under_rising_limits(tmp_path: Path) -> None:
     (tmp_path / "trace.py").write_text(
         "import synth\n"
         "if __name__ == '__main__':\n"
-        f"    curve = synth.frontier({NAME!r}, ranks=4, micro_batches=4, points=3, time_limit=3)\n"
+        f"    curve = synth.frontier({NAME!r}, ranks=4, micro_batches=4, points=3, time_limit=1)\n"
         "    assert '<table>' in curve._repr_html_()\n"
         "    print(curve)\n"
     )

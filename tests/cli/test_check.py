@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import synth as library
 from synth.costs.partition_costs import partition_costs
 from synth.families import generate
 from synth.op_kinds import OpKind
@@ -191,15 +192,21 @@ def test_a_bound_is_proven_again(synth: Synth, plan_file: Path) -> None:
     assert "trust" not in ended.stdout
 
 
+@pytest.fixture(scope="module")
+def tight() -> Plan:
+    """A plan whose bound is more than closed forms say."""
+    size: dict[str, Any] = {"ranks": 4, "micro_batches": 8, "mem_limit": "30GB", "gap": 0}
+    plain: dict[str, Any] = {"placement": "linear", "partition": "even", "recompute": "none"}
+    plan = library.solve(NAME, **size, **plain, time_limit=20, deterministic=True)
+    assert isinstance(plan, Plan)
+    return plan
+
+
 @pytest.fixture
-def tight_plan(synth: Synth, tmp_path: Path) -> Path:
-    """Its bound is more than closed forms say."""
-    path = tmp_path / "tight.json"
-    solve = ("solve", NAME, "-r", "4", "-m", "8", "--mem-limit", "30GB", "-o", path, "--gap", "0%")
-    plain = ("--placement", "linear", "--partition", "even", "--recompute", "none")
-    ended = synth(*solve, *plain, "--time-limit", "20s", "--deterministic")
-    assert ended.code == 0, ended.stderr
-    return path
+def tight_plan(tight: Plan, tmp_path: Path) -> Path:
+    """The file of that plan."""
+    tight.save(tmp_path / "tight.json")
+    return tmp_path / "tight.json"
 
 
 def test_no_time_to_prove_a_bound_is_refused(synth: Synth, plan_file: Path) -> None:
@@ -225,7 +232,7 @@ def test_a_certificate_that_does_not_prove_the_bound_is_told_of(
     plan = Plan.load(tight_plan)
     closed = Certificate(prover=ProverName.CLOSED_FORMS)
     plan.replace(claim=plan.claim.replace(certificate=closed)).save(tight_plan)
-    ended = synth("check", tight_plan, "--prove", "--time-limit", "6s", "--format", "json")
+    ended = synth("check", tight_plan, "--prove", "--time-limit", "1s", "--format", "json")
     assert ended.code == 4, ended.stderr
     found = json.loads(ended.stdout)
     assert found["bound"]["certificate_is_refuted"] is True

@@ -8,7 +8,7 @@ from synth.estimates.factors import Factors
 from synth.layouts.stability import under_draws
 from tests.cli.conftest import Synth
 
-SIZES = ("--ranks", "2", "--micro-batches", "4", "--time-limit", "2s")
+SIZES = ("--ranks", "2", "--micro-batches", "4", "--time-limit", "1s")
 
 
 def test_an_estimated_choice_has_its_draws(synth: Synth) -> None:

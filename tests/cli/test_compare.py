@@ -32,7 +32,7 @@ def test_it_answers_with_all_families_the_solver_and_a_picture(
 ) -> None:
     ended = synth(
         "compare", NAME, *SIZE, "--placement", "linear", "--mem-limit", "35GB",
-        "--time-limit", "4s", "--svg", tmp_path / "c.svg",
+        "--time-limit", "2s", "--svg", tmp_path / "c.svg",
     )  # fmt: skip
     assert ended.code == 0, ended.stderr
     table = ended.stdout.split("\n\n")[0]
@@ -98,7 +98,7 @@ def test_the_solver_has_one_row_that_is_over_all_placements_if_nothing_is_said(
 ) -> None:
     ended = synth(
         "compare", NAME, *SIZE, "--only", "1f1b:recompute", "--mem-limit", "24GB",
-        "--time-limit", "6s", "--format", "json", "--save", tmp_path,
+        "--time-limit", "3s", "--format", "json", "--save", tmp_path,
     )  # fmt: skip
     assert ended.code == 0, ended.stderr
     best, other = json.loads(ended.stdout)["schedules"]
@@ -166,7 +166,7 @@ def test_a_solved_schedule_is_saved_with_its_objective_and_proof(
 ) -> None:
     ended = synth(
         "compare", NAME, "--ranks", "4", "-m", "4", "--only", "1f1b", "--objective", "period",
-        "--placement", "linear", "--time-limit", "2s", "--format", "json", "--save", tmp_path,
+        "--placement", "linear", "--time-limit", "1s", "--format", "json", "--save", tmp_path,
     )  # fmt: skip
     rows = {row["name"]: row for row in json.loads(ended.stdout)["schedules"]}
     row, plan = rows["solved linear"], Plan.load(tmp_path / "solved-linear.json")

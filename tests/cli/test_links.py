@@ -96,6 +96,7 @@ def test_two_links_for_the_same_ranks_are_refused(synth: Synth, twice: tuple[str
     assert "are for the same ranks; give one of them" in ended.stderr
 
 
+@pytest.mark.usefixtures("kept_workers")
 def test_compare_and_frontier_take_them_too(synth: Synth, tmp_path: Path) -> None:
     asked = (NAME, "--ranks", "4", "--micro-batches", "4", "--link", "2:50ms")
     ended = synth("compare", *asked, "--no-solve", "--only", "1f1b", "--format", "json")

@@ -86,6 +86,7 @@ def test_compare_has_a_column_that_its_page_has_too(synth: Synth, tmp_path: Path
         assert row["mfu"] == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.usefixtures("kept_workers")
 def test_frontier_has_it_for_every_point(synth: Synth, counted: Path, tmp_path: Path) -> None:
     layer = LayerTimes(
         name="block", count=4, forward_us=1000, backward_us=2000, forward_flops=2 * 10**9,

@@ -120,6 +120,6 @@ def test_a_plan_whose_offloads_were_chosen_learns_as_one_without(
     assert "saved values leave" in shown.stdout
     compared = synth(
         *("compare", profile, *size[:4], "--only", "pipeoffload:2", "--offload"),
-        *("--mem-limit", limit, "--time-limit", "3s", "--format", "json"),
+        *("--mem-limit", limit, "--time-limit", "1s", "--format", "json"),
     )
     assert compared.code == 0, compared.stderr

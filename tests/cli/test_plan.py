@@ -16,7 +16,7 @@ MODEL = {
     **{"num_key_value_heads": 4, "intermediate_size": 1536, "vocab_size": 8192},
 }
 SIZES = ("--device", "h100", "--gpus", "4", "--global-batch", "4", "--seq-len", "1024")
-QUICK = ("--time-limit", "10s", "--workers", "1")
+QUICK = ("--time-limit", "5s", "--workers", "1")
 
 
 @pytest.fixture

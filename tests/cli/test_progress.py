@@ -106,7 +106,7 @@ def test_compare_shows_bound_and_gap_while_it_searches(
 ) -> None:
     told: list[str] = []
     monkeypatch.setattr(ProgressLine, "tell", lambda line, text, *_, **__: told.append(text))
-    size = ("--ranks", "4", "--micro-batches", "4", "--time-limit", "4s")
+    size = ("--ranks", "4", "--micro-batches", "4", "--time-limit", "2s")
     ended = synth(
         "compare", NAME, *size, "--only", "1f1b", "--placement", "linear", "--partition", "even"
     )
@@ -137,7 +137,7 @@ def test_quiet_leaves_messages_out_but_not_warnings(
     changed = tmp_path / "changed.json"
     changed.write_text(plan_file.read_text().replace('"name": "', '"name": "other '))
     assert "warning: " in synth("show", changed, "--quiet").stderr
-    refused = synth("solve", NAME, "-r", "4", "-m", "4", "--mem-limit", "1GB", "--quiet")
+    refused = synth(*SMALL_SOLVE, "--mem-limit", "1GB", "--quiet")
     assert refused.code == 3 and refused.stderr.startswith("error: ")
 
 

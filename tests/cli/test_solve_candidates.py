@@ -49,7 +49,7 @@ def test_the_bound_of_the_one_cut_that_is_searched_holds_for_this_partition(
 
 def test_it_tells_of_every_placement_and_saves_the_best(synth: Synth, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
-    ended = synth(*AUTO, "--time-limit", "10s", "--all", "-o", path)
+    ended = synth(*AUTO, "--time-limit", "3s", "--all", "-o", path)
     assert ended.code == 0
     table = ended.stdout.split("\nplacement", 1)[1].split("best: ")[0]
     rows = {line.split()[0]: line for line in table.splitlines() if line}
@@ -69,7 +69,7 @@ def test_the_best_candidates_are_shown_unless_all_are_asked_for(
 ) -> None:
     monkeypatch.setattr(candidates, "_SHOWN", 2)
     for more, num_rows in (((), 2), (("--all",), len(NAMES))):
-        ended = synth(*AUTO, "--time-limit", "2s", *more)
+        ended = synth(*AUTO, "--time-limit", "1s", *more)
         table = ended.stdout.split("\nplacement", 1)[1].split("best: ")[0]
         rows = [line for line in table.splitlines() if line.split(" ")[0] in NAMES]
         assert len(rows) >= num_rows if more else len(rows) == num_rows
@@ -77,7 +77,7 @@ def test_the_best_candidates_are_shown_unless_all_are_asked_for(
 
 
 def test_as_json_the_answer_is_the_least_of_all(synth: Synth) -> None:
-    asked = ("--time-limit", "8s", "--mem-limit", "45GB", "--format", "json")
+    asked = ("--time-limit", "3s", "--mem-limit", "45GB", "--format", "json")
     found = json.loads(synth(*AUTO, *asked).stdout)
     values = [tried["value_us"] for tried in found["candidates"] if tried["value_us"] is not None]
     assert found["value_us"] == min(values) == values[0]
@@ -106,7 +106,7 @@ def test_where_nothing_fits_it_ends_in_3(synth: Synth, more: tuple[str, ...]) ->
 
 
 def test_layers_per_stage_leave_placements_of_as_many_stages(synth: Synth) -> None:
-    ended = synth(*AUTO, "--partition", "6,6,6,6", "--time-limit", "2s", "--format", "json")
+    ended = synth(*AUTO, "--partition", "6,6,6,6", "--time-limit", "1s", "--format", "json")
     found = json.loads(ended.stdout)
     assert {tried["name"] for tried in found["candidates"]} == {"looped:2", "v"}
     assert found["partition"] == [6, 6, 6, 6]
@@ -203,14 +203,14 @@ def test_a_deterministic_search_uses_its_whole_limit_and_can_be_repeated(synth: 
 
 
 def test_each_rank_may_have_a_limit_of_its_own(synth: Synth) -> None:
-    asked = ("--mem-limit", "18GB,25GB,30GB,35GB", "--partition", "search", "--time-limit", "2s")
+    asked = ("--mem-limit", "18GB,25GB,30GB,35GB", "--partition", "search", "--time-limit", "1s")
     found = json.loads(synth(*TIGHT[:-2], *asked, "--format", "json").stdout)
     caps = [18, 25, 30, 35]
     assert all(peak <= cap * 10**9 for peak, cap in zip(found["peak_bytes"], caps, strict=True))
 
 
 def test_both_may_be_left_to_the_search(synth: Synth) -> None:
-    asked = ("--partition", "search", "--placement", "auto", "--time-limit", "4s")
+    asked = ("--partition", "search", "--placement", "auto", "--time-limit", "2s")
     ended = synth(*TIGHT, *asked, "--format", "json")
     to_try = re.search("to try: (.*)", ended.stderr)
     assert to_try is not None and {"linear", "v", "looped:2"} <= set(to_try[1].split("; "))
@@ -292,7 +292,7 @@ def test_an_answer_of_a_search_that_does_not_end_in_time_knows_all_placements(
 
 
 def test_stages_may_recompute_in_a_partition_that_is_sought(synth: Synth) -> None:
-    asked = ("--partition", "search", "--recompute", "0,1", "--time-limit", "3s")
+    asked = ("--partition", "search", "--recompute", "0,1", "--time-limit", "1s")
     found = json.loads(synth(*TIGHT, *asked, "--format", "json").stdout)
     assert found["recomputed"] == [0, 1]
 
@@ -336,7 +336,7 @@ def test_the_least_limit_over_all_partitions_is_for_one_stage_per_rank(synth: Sy
 
 def test_defaults_are_all_of_them_auto_and_say_so_in_the_file(synth: Synth, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
-    ended = synth(*SIZE, "--mem-limit", "24GB", "--time-limit", "2s", "-o", path)
+    ended = synth(*SIZE, "--mem-limit", "24GB", "--time-limit", "1s", "-o", path)
     assert ended.code == 0, ended.stderr
     arguments = Plan.load(path).arguments
     assert {arguments[name] for name in ("placement", "partition", "recompute")} == {"auto"}

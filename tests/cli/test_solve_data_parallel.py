@@ -59,7 +59,7 @@ def test_pipelines_that_share_their_state_learn_what_one_learns_from_all_micro_b
     losses = []
     for size in (("--micro-batches", "3", "--data-parallel", "2"), ("--micro-batches", "6")):
         plan, output = tmp_path / "plan.json", tmp_path / "run.json"
-        solved = synth("solve", profile, "--ranks", "2", *size, "--time-limit", "5s", "-o", plan)
+        solved = synth("solve", profile, "--ranks", "2", *size, "--time-limit", "1s", "-o", plan)
         assert solved.code == 0, solved.stderr
         given = (plan, "--data", text, "--steps", "5", "--device", "cpu", "-o", output)
         ended = synth("run", *given)

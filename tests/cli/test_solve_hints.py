@@ -108,7 +108,8 @@ def test_a_placement_is_solved_written_shown_and_checked(
     synth: Synth, tmp_path: Path, name: str, num_stages: int, family: str
 ) -> None:
     path = tmp_path / "plan.json"
-    ended = synth(*SMALL_SOLVE, "--placement", name, "--mem-limit", "40GB", "-o", path)
+    asked = ("--placement", name, "--mem-limit", "40GB", "--time-limit", "1s")
+    ended = synth(*SMALL_SOLVE, *asked, "-o", path)
     assert ended.code == 0, ended.stderr
     assert family in ended.stdout
     plan = Plan.load(path)

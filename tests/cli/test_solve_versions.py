@@ -15,6 +15,7 @@ SOLVE = (
     *("solve", NAME, "--ranks", "4", "--micro-batches", "16", "--link", "10ms,10GB/s"),
     *("--deterministic", "--workers", "1", "--time-limit", "500ms", "--gap", "0"),
 )
+SMALL = (*SOLVE, "--ranks", "2", "--micro-batches", "8")
 
 
 def test_a_plan_without_a_flush_is_one_like_any_other(synth: Synth, tmp_path: Path) -> None:
@@ -51,7 +52,7 @@ def test_a_claim_that_the_simulation_contradicts_is_found(synth: Synth, tmp_path
 
 def test_a_bound_above_the_proven_one_is_refused(synth: Synth, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
-    assert synth(*SOLVE, "--versions", "stash", "--mem-limit", "25GB", "-o", path).code == 0
+    assert synth(*SMALL, "--versions", "stash", "--mem-limit", "45GB", "-o", path).code == 0
     data = json.loads(path.read_text())
     steady = data["claim"]["steady"]
     assert steady["lower_bound_us"] < steady["micro_batch_us"]
@@ -63,13 +64,13 @@ def test_a_bound_above_the_proven_one_is_refused(synth: Synth, tmp_path: Path) -
 
 
 def test_below_the_published_need_fewer_are_in_flight(synth: Synth) -> None:
-    ended = synth(*SOLVE, "--versions", "stash", "--mem-limit", "30GB", "--format", "json")
+    ended = synth(*SMALL, "--versions", "stash", "--mem-limit", "40GB", "--format", "json")
     found = json.loads(ended.stdout)
     rival = found["steady"]["rivals"][0]
     assert (rival["name"], rival["fits"]) == ("pipedream", False)
-    assert max(found["peak_bytes"]) <= 30 * 10**9 < max(rival["peak_bytes"])
+    assert max(found["peak_bytes"]) <= 40 * 10**9 < max(rival["peak_bytes"])
     assert found["steady"]["micro_batch_us"] >= found["steady"]["lower_bound_us"]
-    refused = synth(*SOLVE, "--versions", "stash", "--mem-limit", "10GB")
+    refused = synth(*SMALL, "--versions", "stash", "--mem-limit", "10GB")
     assert refused.code == 3 and "for one micro-batch at a time" in refused.stderr
 
 

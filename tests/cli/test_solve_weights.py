@@ -99,6 +99,7 @@ def test_the_least_limit_for_a_target_is_found_with_a_lower_bound(
     assert found["value_us"] <= found["target_us"]
 
 
+@pytest.mark.usefixtures("kept_workers")
 def test_a_curve_with_weight_passing_names_it_and_is_of_no_other_problem(
     synth: Synth, tmp_path: Path
 ) -> None:

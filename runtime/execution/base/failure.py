@@ -20,6 +20,13 @@ _WAY_OUT = (
     "backward of an earlier one needs, such as a weight or a buffer: use a copy (`clone`) of it"
 )
 
+_TWICE = "backward through the graph a second time"
+_ONCE = (
+    "micro-batches share a part of a graph, which the first backward has freed: detach what a "
+    "module keeps of an earlier micro-batch; where another module has computed the batch y, give "
+    "`split` x = y.detach().requires_grad_(), and run y.backward(x.grad) after the step"
+)
+
 
 def describe_failure(error: BaseException) -> str:
     """Return an error's message, without the library's source paths and advice.
@@ -30,6 +37,8 @@ def describe_failure(error: BaseException) -> str:
     text = text.split(" This is typically caused", 1)[0].split(" This may be", 1)[0].strip(" .")
     if _CHANGED in text:
         text = text.split(" Hint: enable anomaly", 1)[0].strip(" .") + _WAY_OUT
+    if _TWICE in text:
+        return _ONCE
     if text and isinstance(error, SynthError | RuntimeError | OSError):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,10 +1,12 @@
-"""Forwards without a graph by the kernels of forwards with one."""
+"""Forwards without a graph by the kernels of forwards with one, and forwards without data."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
+from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 
 class _FusedKernels:
@@ -44,3 +46,15 @@ def without_graph() -> Iterator[None]:
     """
     with _fused_kernels.off(), torch.no_grad():
         yield
+
+
+class AutocastRefused(TorchFunctionMode):
+    """Raises where a module turns autocast on, which does not reach the meta device."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call the function, if no kind of device has autocast."""
+        if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
+            raise NotImplementedError("autocast does not reach the meta device")
+        return function(*args, **(kwargs or {}))

@@ -7,6 +7,7 @@ is posted, when a send is waited for and when a value dies; its instructions are
 
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor
 
 from synth.errors import RunFailure, SynthError
@@ -171,6 +172,7 @@ class Executor:
     def _begin(
         self, batch: Batch, shapes: Shapes, saved_sizes: SavedSizes, terms: LossTerms
     ) -> None:
+        torch.clear_autocast_cache()  # parameters have changed since the step before
         program = self._program
         program.begin(batch, shapes, saved_sizes, terms)
         if self._out_of_order is not None:

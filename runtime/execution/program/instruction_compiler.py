@@ -4,6 +4,8 @@ from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 
+import torch
+
 from synth.errors import SynthError
 from synth.op_kinds import VISITS, OpKind
 from synth.schedule.lowering.lower import Action, Instruction
@@ -107,6 +109,8 @@ class InstructionCompiler:
         work = _nothing if op.kind in VISITS else self._handlers[op.kind](op)
         if op.kind in _OF_MICRO_BATCHES:
             work = partial(self._for_micro_batch, op.microbatch, work)
+        if self._weight_passing is not None or self._versions is not None:
+            work = partial(_with_new_casts, work)
         if self._weight_passing is not None:
             arrivals += self._weight_passing.arrivals(op)
             work = self._weight_passing.running(op, work)
@@ -134,6 +138,12 @@ class InstructionCompiler:
                 work()
         else:
             work()
+
+
+def _with_new_casts(work: Run) -> None:
+    """Run an op whose parameters may have changed since a caller's autocast has cast them."""
+    torch.clear_autocast_cache()
+    work()
 
 
 def _nothing() -> None:

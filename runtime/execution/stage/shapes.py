@@ -18,7 +18,7 @@ from ...batch import Batch
 from ...cutting import tensors_in
 from ...state.module_state import unchanged
 from ..base.boundary import Boundary, can_have_gradient, flatten
-from ..base.without_graph import without_graph
+from ..base.without_graph import AutocastRefused, without_graph
 from ..transport.rank_group import RankGroup
 from .micro_batch_state import entered
 from .stage import Stage
@@ -161,7 +161,7 @@ def _trained_tensors(
     stage gives one tensor, or cannot be run so, gradients of all are taken to come back. A stage in
     evaluation mode may be trained later, and then give a loss of its own: it runs in both modes.
     """
-    if stage.is_wrapped or sum(map(can_have_gradient, tensors_in(output))) < 2:
+    if sum(map(can_have_gradient, tensors_in(output))) < 2:
         return True
     tried = partial(_try_out, stage, arguments, entry, keywords, graph=True)
     with suppress(Exception):
@@ -219,7 +219,10 @@ def _try_out(
 
 def _run_without_kernels(run: Callable[..., Any], device: torch.device, *, fake: bool) -> Any:
     """Run a stage on the meta device, or on fake tensors of its own device."""
-    return run(device, fake=True) if fake else run(torch.device("meta"))
+    if fake:
+        return run(device, fake=True)
+    with AutocastRefused():
+        return run(torch.device("meta"))
 
 
 def _run_without_data(run: Callable[..., Any], trial_device: torch.device, *, fake: bool) -> Any:
@@ -260,7 +263,8 @@ def _run(
             Tensor, lambda t: _like(t, device), (arguments, dict(keywords))
         )
         if stage.is_wrapped:
-            return stage.module(*arguments, **keywords)
+            with stage.not_reducing():
+                return stage.module(*arguments, **keywords)
         states = {name: b.clone() for name, b in stage.module.named_buffers()}
         if device.type == "meta" or stage.device.type == "meta":
             kept = (*stage.module.named_parameters(), *stage.module.named_buffers())

@@ -76,6 +76,15 @@ class Stage:
         """Let wrappers inside the module reduce the step's complete gradients."""
         self._sync.reduce()
 
+    @contextmanager
+    def not_reducing(self) -> Iterator[None]:
+        """Let forwards with a graph leave wrappers inside the module as they were."""
+        self._sync.begin()
+        try:
+            yield
+        finally:
+            self._sync.end()
+
     def end(self) -> None:
         """End a step, also if it failed."""
         self._sync.end()

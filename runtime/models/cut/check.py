@@ -70,6 +70,7 @@ def check_pieces(
     for name, gradient in whole.gradients.items():
         found_too = ours.gradients[name]
         worst = max(worst, _difference(f"the gradient of {name}", gradient, found_too))
+    _check_counters(model, pieces, whole.counters)
     return worst
 
 
@@ -83,6 +84,21 @@ def _first_that_run(
         with suppress(Exception):  # of the user's code, of any class
             return batches, _run(model, call, batches)
     return [batch, batch], _run(model, call, [batch, batch])
+
+
+def _check_counters(
+    model: nn.Module, pieces: Sequence[Piece], counters: Sequence[tuple[str, str]]
+) -> None:
+    """Refuse numbers that code between the layers changes: pieces have those of the recording."""
+    inside = {id(module) for piece in pieces for module in piece.modules()}
+    for name, attribute in counters:
+        if id(model.get_submodule(name)) not in inside:
+            raise SynthError(
+                f"the model's code outside of its layers changes the number "
+                f"{name + '.' * bool(name)}{attribute} in each forward, and the layers would keep "
+                f"that of their recording: count in a layer, or outside of the model; "
+                f"check=False cuts it nevertheless"
+            )
 
 
 def _kept_buffers(model: nn.Module, pieces: Sequence[Piece]) -> set[str]:
@@ -111,12 +127,16 @@ def chained(pieces: Sequence[Piece], inputs: Any, targets: Any) -> Tensor:
 
 
 class _Results(NamedTuple):
-    """Losses, and the sums of gradients and the buffers after them; some differ each time."""
+    """Losses, and the sums of gradients and the buffers after them; some differ each time.
+
+    So do some attributes that are numbers, by module and name.
+    """
 
     losses: list[Tensor]
     gradients: dict[str, Tensor | None]
     buffers: dict[str, Tensor]
     moving: set[str]
+    counters: list[tuple[str, str]]
 
 
 def _run(
@@ -127,13 +147,14 @@ def _run(
     before = {name: parameter.grad for name, parameter in parameters.items()}
     for parameter in parameters.values():
         parameter.grad = None
-    losses, states = [], []
+    losses, states, numbers = [], [], []
     try:
         with unchanged(model), seeded(_SEED):
             for batch in batches:
                 loss = forward(*pytree.tree_map_only(Tensor, torch.clone, batch))
                 loss.backward()  # type: ignore[no-untyped-call]
                 losses.append(loss.detach().clone())
+                numbers.append(_numbers(model))
                 states.append({name: b.detach().clone() for name, b in model.named_buffers()})
         gradients = {name: _dense(parameter.grad) for name, parameter in parameters.items()}
     finally:
@@ -141,7 +162,18 @@ def _run(
             parameter.grad = before[name]
     first, last = states
     moving = {name for name, b in last.items() if name not in first or _share(b, first[name]) > 0}
-    return _Results(losses, gradients, last, moving)
+    counters = [at for at, number in numbers[1].items() if numbers[0].get(at, number) != number]
+    return _Results(losses, gradients, last, moving, counters)
+
+
+def _numbers(model: nn.Module) -> dict[tuple[str, str], int | float]:
+    """Return the attributes of modules that are numbers, by the names of both."""
+    return {
+        (name, attribute): value
+        for name, module in model.named_modules()
+        for attribute, value in vars(module).items()
+        if isinstance(value, int | float)
+    }
 
 
 def _dense(gradient: Tensor | None) -> Tensor | None:

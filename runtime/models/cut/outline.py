@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
+from ...execution.base.without_graph import AutocastRefused
 from .containers import closed, opened
 from .guard import storage_of
 
@@ -50,7 +51,7 @@ def _on_meta(module: nn.Module, given: Any) -> tuple[Any, Any]:
 
 def _called_on_meta(module: nn.Module, args: Any, kwargs: Any) -> Any:
     state = (*module.named_parameters(), *module.named_buffers())
-    with torch.device("meta"):
+    with torch.device("meta"), AutocastRefused():
         return functional_call(module, {n: t.to("meta") for n, t in state}, args, kwargs)
 
 

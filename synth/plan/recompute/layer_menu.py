@@ -29,6 +29,7 @@ from synth.op_kinds import OpKind
 from synth.plan.tuning import LAYER_MENU
 from synth.profile import Profile
 from synth.profile.layer_profile import LayerProfile
+from synth.profile.layer_tensors import SharedMemory
 from synth.profile.tied_parameters import GradientSum
 
 # Times are compared in nanoseconds, the resolution of profiles.
@@ -70,7 +71,7 @@ def menu(profile: Profile, first: int, size: int) -> Menu:
     plain = tuple(profile.stage_layers(first, first + size))
     policies = tuple(policies_of(profile, i) for i in indices)
     sums = profile.gradient_sums(first, first + size)
-    found = _menu(_Layers(plain, policies, sums), first == 0)
+    found = _menu(_Layers(plain, policies, sums, profile.shared_inputs(first)), first == 0)
     if not first:
         return found
     options = (
@@ -172,13 +173,19 @@ class _Row(NamedTuple):
     light_rise: int
 
     @classmethod
-    def of(cls, layers: _Chosen, layer: LayerProfile, extra_ns: tuple[int, ...]) -> "_Row":
+    def of(
+        cls,
+        layers: _Chosen,
+        layer: LayerProfile,
+        extra_ns: tuple[int, ...],
+        shared: Sequence[SharedMemory],
+    ) -> "_Row":
         """Make the row of a first layer."""
         rises = layer.rise_bytes
         return cls(
             layers,
             layer,
-            StageLayers.of(layer),
+            StageLayers.of(layer, shared),
             extra_ns,
             saved=layer.saved_bytes,
             saved_w=layer.saved_w_bytes,
@@ -279,13 +286,14 @@ class _Layers:
         plain: tuple[LayerProfile, ...],
         policies: tuple[tuple[str, ...], ...],
         sums: tuple[GradientSum, ...],
+        shared: tuple[SharedMemory, ...],
     ) -> None:
-        """Take the layers, the policies under which each may be recomputed, and their sums of
-        gradients."""
-        self.plain, self.policies, self.sums = plain, policies, sums
+        """Take the layers, the policies under which each may be recomputed, their sums of
+        gradients, and the memory that several inputs have."""
+        self.plain, self.policies, self.sums, self.shared = plain, policies, sums, shared
         self.kinds = {id(layer): layer for layer in plain}
         values = {key: layer.model_dump_json() for key, layer in self.kinds.items()}
-        self._key = (tuple(values[id(layer)] for layer in plain), policies, sums)
+        self._key = (tuple(values[id(layer)] for layer in plain), policies, sums, shared)
 
     @cached_property
     def again(self) -> tuple[dict[str, LayerProfile], ...]:
@@ -306,7 +314,7 @@ class _Layers:
             again[chosen[index]] if index in chosen else kept
             for index, (kept, again) in enumerate(zip(self.plain, self.again, strict=True))
         ]
-        return stage_costs(layers, self.sums, is_first=is_first)
+        return stage_costs(layers, self.sums, self.shared, is_first=is_first)
 
     def __hash__(self) -> int:
         return hash(self._key)
@@ -332,7 +340,7 @@ def _followed(layers: _Layers, thin: _Thin) -> list[_Row]:
                 _best(
                     [row.then(*one) for group in rows for row in group]
                     if index
-                    else [_Row.of(*one)]
+                    else [_Row.of(*one, layers.shared)]
                 ),
                 most,
             )

@@ -30,9 +30,7 @@ MODELS = {
     "hf:mixtral": 25,
     "lora:layers": 4,
 }
-# For the first one links are measured, and ranks have processes of their own; the ranks of the
-# others are those of a pool, and their links take no time.
-LAUNCHED = "llama_complex:layers"
+# Ranks are those of a pool, and links take no time; the tutorial measures links and launches ranks.
 STEPS, MICRO_BATCHES, LEARNING_RATE, SEED = 3, 4, 0.05, 7
 
 
@@ -94,8 +92,7 @@ def test_a_newcomers_job(
     lines: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if name != LAUNCHED:
-        monkeypatch.setattr("synth.runtime.training.launch.launch", PooledLaunch(pool))
+    monkeypatch.setattr("synth.runtime.training.launch.launch", PooledLaunch(pool))
     module, function = name.split(":")
     model = importlib.import_module(f"tests.cli.jobs.{module}")
     assert adapter_lines(model) == lines
@@ -105,8 +102,7 @@ def test_a_newcomers_job(
         tmp_path / "plan.json",
     )
     own = ("--inputs", f"{file}:batch", "--device", "cpu", "--optimizer", "sgd")
-    measuring = ("--iters", 2, *(("--ranks", 2) if name == LAUNCHED else ()), "-o", profile)
-    measured = synth("profile", f"{file}:{function}", *own, *measuring)
+    measured = synth("profile", f"{file}:{function}", *own, "--iters", 2, "-o", profile)
     assert measured.code == 0, measured.stderr
     size = ("--ranks", "2", "--micro-batches", MICRO_BATCHES, "--time-limit", "1s")
     solved = synth("solve", profile, *size, "--for", "torch", "-o", plan)

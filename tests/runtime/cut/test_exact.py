@@ -133,6 +133,11 @@ def counted(model: Model, x: Tensor, y: Tensor) -> Tensor:
     return y * model.calls
 
 
+def scheduled(model: Model, x: Tensor, y: Tensor) -> Tensor:
+    model.calls += 1
+    return y if model.calls < 100 else y * 2
+
+
 def updated(model: Model, x: Tensor, y: Tensor) -> Tensor:
     model.table.mul_(0.9)
     return y * model.table
@@ -196,6 +201,7 @@ REFUSED: dict[str, tuple[Callable[[Model, Tensor, Tensor], Any], str]] = {
         lambda m, x, y: y + torch.randn(4, generator=m.draw),
         "do not compute what the whole model does",
     ),
+    "a count that matters later": (scheduled, "changes the number calls in each forward"),
     "an attribute of a block": (
         lambda m, x, y: y + aux_of(m.blocks[0]),
         "cannot be followed",

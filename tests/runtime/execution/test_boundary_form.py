@@ -51,6 +51,31 @@ def test_no_gradient_comes_back_of_a_table() -> None:
     assert Boundary.of(WithTable()(x), trained=own).gradients("cpu")[0].shape == (3, 4)
 
 
+def own_of_wrapped(rank: int, size: int, wrap: str) -> tuple[Any, list[bool]]:
+    """Return what asks for gradients, and whether parameters have any after a trial and a step."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.nn.parallel import DistributedDataParallel
+
+    module: nn.Module = WithTable()
+    if wrap == "ddp":
+        module = DistributedDataParallel(module, process_group=dist.group.WORLD)
+    else:
+        fully_shard(module, mesh=init_device_mesh("cpu", (size,)))
+    stage, x = Stage(module, is_first=True, is_last=False), torch.randn(3, 4)
+    own = shapes._trained_tensors(stage, (x,), None, {}, WithTable()(x))
+    module(x)[0].sum().backward()  # the wrapper reduces as ever
+    return own, [p.grad is not None for p in module.parameters()]
+
+
+@pytest.mark.parametrize("wrap", ["ddp", "fsdp"])
+def test_no_gradient_comes_back_of_a_table_of_a_wrapped_stage(wrap: str, pool: Any) -> None:
+    for own, have_gradients in pool.run(own_of_wrapped, 2, wrap):
+        assert own == [True, False]
+        assert all(have_gradients)
+
+
 def test_graphs_of_convolutions_are_found_without_fake_tensors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

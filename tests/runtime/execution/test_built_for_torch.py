@@ -151,6 +151,44 @@ def test_losses_and_gradients_are_those_of_one_process(
     assert seen == set(range(7))
 
 
+class TakesTree(nn.Module):
+    """The embedding, of ids in a dictionary beside a factor for each sample."""
+
+    def __init__(self, embedding: nn.Module) -> None:
+        super().__init__()
+        self.embedding = embedding
+
+    def forward(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        x, ids = self.embedding(batch["ids"])
+        return x * batch["factor"][:, None, None], ids
+
+
+def run_on_trees(rank: int, size: int, plan: str) -> list[float]:
+    layers: list[nn.Module]
+    given: Any
+    losses = []
+    ids, targets = draw()
+    plain = torch.ones(len(ids))
+    for factor in (None, plain, plain + ids[:, 0]):
+        embedding, *others = make_layers()
+        if factor is None:
+            layers, given = [embedding, *others], ids
+        else:
+            layers, given = [TakesTree(embedding), *others], {"ids": ids, "factor": factor}
+        loss = build(synth.Plan.from_json(plan), layers).step(given, target=targets)
+        losses += [] if loss is None else [float(loss)]
+    return losses
+
+
+@pytest.mark.slow
+def test_inputs_are_trees_of_tensors(pool: Any) -> None:
+    first, (one, plain, scaled) = pool.run(run_on_trees, 2, plan_of("1f1b").to_json())
+    assert first == []
+    assert one == pytest.approx(one_process()[0])
+    assert plain == pytest.approx(one)
+    assert scaled != pytest.approx(one)
+
+
 def refusals(rank: int, size: int, plan: str) -> list[str]:
     loaded, layers = synth.Plan.from_json(plan), make_layers()
     found = []

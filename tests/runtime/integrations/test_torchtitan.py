@@ -7,6 +7,7 @@ dense form of PyTorch's flex attention.
 import copy
 import tomllib
 import warnings
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +33,14 @@ TOKENS = torch.arange(COUNT * LENGTH).reshape(COUNT, LENGTH) * 7 % 2048
 LABELS = TOKENS.roll(-1, 1)
 
 
-def debug_model(num_layers: int = 22) -> Any:
-    """Make the debug model of Llama 3 with as many layers as the plans' profile has blocks."""
+def debug_model(num_layers: int = 22, kind: str = "llama3", flavor: str = "debugmodel") -> Any:
+    """Make a debug model with as many layers as the plans' profile has blocks."""
     from torch.nn.attention import flex_attention as flex
     from torchtitan.models.common.attention import FlexAttention
-    from torchtitan.models.llama3 import model_registry
 
     flex._validate_device = lambda *_: None
     FlexAttention._compiled_flex_attn = staticmethod(flex.flex_attention)
-    config = model_registry("debugmodel").model
+    config = import_module(f"torchtitan.models.{kind}").model_registry(flavor).model
     config.layers = [copy.deepcopy(config.layers[i % 6]) for i in range(num_layers)]
     torch.manual_seed(0)
     model = config.build()
@@ -130,12 +130,24 @@ class WithMask(nn.Module):
     def forward(self, tokens: Tensor) -> Any:
         positions = torch.arange(tokens.shape[1]).expand(1, -1)
         masks = self.model.get_attention_masks(positions=positions)
-        return self.model(tokens, positions, masks)
+        return self.model(tokens, positions=positions, attention_masks=masks)
 
 
-def test_its_whole_model_is_cut_at_its_blocks() -> None:
+@pytest.mark.parametrize(
+    ("kind", "flavor"),
+    [
+        ("llama3", "debugmodel"),
+        ("qwen3", "debugmodel"),
+        ("qwen3", "debugmodel_moe"),
+        ("deepseek_v3", "debugmodel"),
+        ("kimi_k2_7", "debugmodel"),
+    ],
+)
+def test_whole_models_are_cut_at_their_blocks(kind: str, flavor: str) -> None:
+    """The cut compares the loss, the gradients and the buffers with those of the whole model."""
     warnings.simplefilter("ignore")
-    pieces = synth.cut_model(WithMask(debug_model(2)), TOKENS[:1], LABELS[:1])
+    model = WithMask(debug_model(2, kind, flavor))
+    pieces = synth.cut_model(model, TOKENS[:1], LABELS[:1])
     names = ["tok_embeddings", "layers.0", "layers.1", "lm_head"]
     assert [piece.name for piece in pieces] == [f"model.{name}" for name in names]
 

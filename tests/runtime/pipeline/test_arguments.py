@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from synth import Chunk
 from synth.errors import RunFailure, SynthError
@@ -51,6 +52,36 @@ def test_a_module_list_runs_one_after_another() -> None:
 
     (loss,) = run_ranks(1, train)
     torch.testing.assert_close(loss, stage[0](X).square().mean().detach())
+
+
+@pytest.mark.parametrize("family", ["chimera", "zero:1", "pipedream"])
+def test_a_loss_with_parameters_is_refused_where_gradients_are_summed(family: str) -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(2))
+
+        def forward(self, output: Tensor, targets: Tensor) -> Tensor:
+            return nn.functional.mse_loss(output * self.scale, targets)
+
+    schedule = generate(family, 2, 4)
+
+    def on_rank(group: Any) -> None:
+        held = schedule.placement.held[group.rank]
+        stages = {number: nn.Linear(2, 2) for number, _ in held}
+        Pipeline(schedule, stages, group=group, loss=Scaled(), timeout_s=10)
+
+    with pytest.raises(SynthError, match="the loss has the trained parameter scale"):
+        run_ranks(2, on_rank, timeout_s=20)
+
+
+def test_a_step_within_a_cache_of_parametrizations_is_refused() -> None:
+    def cached(pipeline: Pipeline, _: int) -> Any:
+        with parametrize.cached():
+            return pipeline.step(pipeline.split(X, targets=T))
+
+    with pytest.raises(SynthError, match=r"within parametrize\.cached\(\)"):
+        run(cached, ranks=1)
 
 
 @pytest.mark.parametrize("given", [None, 3, [0, 1]])
@@ -158,3 +189,31 @@ def test_errors_are_named_by_their_type_where_the_message_may_say_too_little(
     with pytest.raises(RunFailure) as found:
         run(lambda pipeline, _: pipeline.step(pipeline.split(X, targets=T)), loss=loss)
     assert said in str(found.value)
+
+
+def test_a_batch_that_another_module_computes_goes_on_behind_the_step() -> None:
+    torch.manual_seed(0)
+    encoder, mean = nn.Sequential(nn.Linear(2, 2), nn.Tanh()), nn.functional.mse_loss
+
+    def attached(pipeline: Pipeline, _: int) -> Any:
+        return pipeline.step(pipeline.split(encoder(X), targets=T))
+
+    with pytest.raises(RunFailure, match="micro-batches share a part of a graph"):
+        run(attached, ranks=1)
+
+    stages: list[Any] = []
+
+    def apart(pipeline: Pipeline, _: int) -> None:
+        stages.extend(pipeline.stages.values())
+        y = encoder(X)
+        x = y.detach().requires_grad_()
+        pipeline.step(pipeline.split(x, targets=T))
+        y.backward(x.grad)
+
+    encoder.zero_grad()
+    run(apart, ranks=1)
+    found = [p.grad for p in encoder.parameters()]
+    encoder.zero_grad()
+    (stage,) = stages
+    mean(stage.module(encoder(X)), T).backward()
+    torch.testing.assert_close(found, [p.grad for p in encoder.parameters()])

@@ -86,6 +86,11 @@ def wrap_ddp_with_small_buckets(stage: nn.Module, mesh: Any) -> nn.Module:
     return wrap_ddp(stage, mesh, bucket_cap_mb=1e-4, gradient_as_bucket_view=True)
 
 
+def wrap_ddp_with_views(stage: nn.Module, mesh: Any) -> nn.Module:
+    """Gradients are parts of one memory, and stay so."""
+    return wrap_ddp(stage, mesh, gradient_as_bucket_view=True)
+
+
 def wrap_ddp_finding_unused(stage: nn.Module, mesh: Any) -> nn.Module:
     return wrap_ddp(stage, mesh, find_unused_parameters=True)
 
@@ -124,6 +129,7 @@ WRAPS = [
     wrap_ddp,
     wrap_ddp_inside,
     wrap_ddp_with_small_buckets,
+    wrap_ddp_with_views,
     wrap_ddp_finding_unused,
     wrap_ddp_with_a_hook,
     wrap_fsdp_resharding,
@@ -160,7 +166,7 @@ def train(
             batch = pipeline.split(x, targets=y)
             pipeline.step(batch, weight=1 / accumulate, update=part + 1 == accumulate)
         optimizer.step()
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none=wrap != "wrap_ddp_with_views")
     return {
         s: [(p.full_tensor() if isinstance(p, DTensor) else p).detach() for p in m.parameters()]
         for s, m in wrapped.items()

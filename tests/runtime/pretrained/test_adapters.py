@@ -67,6 +67,11 @@ def train(model: nn.Module, folder: Path, load: Path | None = None) -> None:
             id="dora",
         ),
         pytest.param(
+            lambda: peft.LoraConfig(r=2, target_modules=["embed_tokens", "lm_head"]),
+            marks=pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers`"),
+            id="embeddings",
+        ),
+        pytest.param(
             lambda: peft.IA3Config(target_modules=["k_proj"], feedforward_modules=[]), id="ia3"
         ),
     ],

@@ -91,6 +91,18 @@ def test_no_rank_exceeds_its_planned_peak_where_outputs_are_views(name: str, sch
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("family", ["zb-v", "dualpipe-v", "1f1b"])
+def test_no_rank_exceeds_its_planned_peak_where_its_stages_hand_on_parts_of_one_memory(
+    family: str,
+) -> None:
+    profile = profiled("unbound")
+    made = generate(family, 2, 4)
+    sizes = [3, 2, 2, 2] if made.placement.num_stages == 4 else [5, 4]
+    found = list(differences("unbound", profile, Plan.of(profile, sizes, made)))
+    assert min(found) >= -STATE_PERCENT and max(found) <= 5
+
+
+@pytest.mark.slow
 def test_moves_leave_what_is_a_part_of_a_stage_s_input() -> None:
     links = Links(host=Link(latency_us=10.0, bandwidth_bytes_per_s=5e9))
     profile = profiled("encoder_output").replace(links=links)

@@ -89,14 +89,19 @@ def random_profile(seed: int, num_layers: int) -> Profile:
 class Memories:
     """The memory of every tensor of a stage, by a number that is the same for all who share it."""
 
-    def __init__(self, layers: list[LayerProfile]) -> None:
+    def __init__(self, layers: list[LayerProfile], before: list[LayerProfile]) -> None:
+        """Number the memories.
+
+        Args:
+            before: the layers of the stages before, which may be on the same rank.
+        """
         self.layers = layers
         self.size: dict[int, int] = {}
         self.holders: dict[int, dict[int, OpKind]] = {}
         self.made: list[list[int]] = []
         self.given: list[list[int]] = []
-        taken = [self._new(one.num_bytes) for one in layers[0].boundary_tensors.taken]
-        self.inputs = list(taken)
+        taken = self._given_on(layers[0].boundary_tensors, before)
+        self.inputs = list(dict.fromkeys(taken))
         for place, layer in enumerate(layers):
             tensors = layer.boundary_tensors
             self.given.append(taken)
@@ -109,6 +114,24 @@ class Memories:
                 own[place] = last_of((own.get(place, F), until))
             taken = [row[one.memory] for one in tensors.returned]
         self.outputs = taken
+
+    def _given_on(self, tensors: LayerTensors, before: list[LayerProfile]) -> list[int]:
+        """Return the memories of the stage's input: tensors that are in one are held together."""
+        if not before:
+            return [self._new(one.num_bytes) for one in tensors.taken]
+        theirs = Memories(before, [])
+        returned = before[-1].boundary_tensors.returned
+        origins = [
+            -1 - at if one.is_copied else theirs.outputs[at] for at, one in enumerate(returned)
+        ]
+        apart: dict[int, int] = {}
+        for origin, one in zip(origins, tensors.taken, strict=True):
+            apart[origin] = apart.get(origin, 0) + one.num_bytes
+        numbers = {
+            origin: self._new(max(size, theirs.size.get(origin, 0)))
+            for origin, size in apart.items()
+        }
+        return [numbers[origin] for origin in origins]
 
     def _new(self, size: int) -> int:
         self.size[number := len(self.size)] = size
@@ -131,8 +154,8 @@ class Memories:
 class Walk:
     """Runs one stage's layers one by one; the stage's input counts where it is not held whole."""
 
-    def __init__(self, layers: list[LayerProfile]) -> None:
-        self.all = Memories(layers)
+    def __init__(self, layers: list[LayerProfile], before: list[LayerProfile]) -> None:
+        self.all = Memories(layers, before)
         self.layers = layers
         self.input_until = self.all.shared_until({*self.all.inputs}, counts_inputs=True)
         self.output_until = self.all.shared_until({*self.all.outputs}, counts_inputs=False)
@@ -242,7 +265,8 @@ class Walk:
 def test_memory_that_layers_share_counts_once(seed: int, num_layers: int) -> None:
     profile = random_profile(seed, num_layers + 1)
     stage = partition_costs(profile, [1, num_layers]).stages[1]
-    walk = Walk([profile.layer_profile(place) for place in range(1, num_layers + 1)])
+    first, *layers = [profile.layer_profile(place) for place in range(num_layers + 1)]
+    walk = Walk(layers, [first])
     assert (stage.input_until, stage.output_until) == (walk.input_until, walk.output_until)
     assert (stage.saved_bytes, stage.saved_w_bytes) == (walk.saved, walk.saved_w)
     if stage.output_until == F:

@@ -194,7 +194,7 @@ def test_a_search_finds_and_proves_the_same_as_on_costs_without_what_is_shared(
     costs = tied_costs(random.Random(seed), where)
     caps = (smallest_limit_bytes(Problem(costs, where, 2)),) * where.num_ranks
     found, expected = (
-        solve(Problem(each, where, 2, caps), counted(0.3))
+        solve(Problem(each, where, 2, caps), counted(0.1))
         for each in (costs, resolved(costs, where))
     )
     assert found.schedule == expected.schedule and found.schedule is not None

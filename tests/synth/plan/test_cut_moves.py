@@ -100,7 +100,7 @@ def test_no_published_schedule_on_a_cut_to_begin_with_is_better(name: str, seed:
     loose = Problem(partition_costs(profile, sizes), where, m)
     caps = (2 * max(needed_bytes(loose)),) * 2
     problem = Problem(loose.costs, where, m, caps, partition=sizes)
-    found = solve_best_of([Candidate(name, problem)], profile, Partitioning.SEARCHED, counted(1))
+    found = solve_best_of([Candidate(name, problem)], profile, Partitioning.SEARCHED, counted(0.2))
     assert found.result.value_us is not None
     table = StageCostTable(profile)
     for cut in starting_cuts(table, where, caps, m):
