@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from synth.costs.recomputation import Recomputation
 from synth.objective import Objective
 from synth.plan.choose.candidates import Partitioning
 from synth.plan.partition.unequal_ranks import rank_orders
@@ -127,6 +128,11 @@ class Entry:
     recomputed_layers: tuple[int, ...] = ()
     recomputation: str = ""
     above_limit: tuple[tuple[int, ...], Score] | None = None
+
+    @property
+    def recomputed(self) -> Recomputation:
+        """The recomputed layers with their policies."""
+        return Recomputation(self.recomputed_layers)
 
     @property
     def lower_bound_us(self) -> int | None:

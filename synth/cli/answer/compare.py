@@ -5,7 +5,6 @@ from textwrap import fill, wrap
 from typing import Any, NamedTuple
 
 from synth.cli.answer.output import estimate_json, estimate_lines, value_line
-from synth.costs.recomputation import Recomputation
 from synth.plan.comparison import Comparison, Entry
 from synth.plan.published.order_scores import Score
 from synth.profile.estimate import ESTIMATED
@@ -207,8 +206,7 @@ def _variants(comparison: Comparison) -> list[str]:
     """List the layers of each stage with the schedules that have them, and recomputed layers."""
     by_sizes = by_partition((entry.partition, entry.name) for entry in comparison.ranked())
     by_name = [
-        f"{entry.name}:  {entry.recomputation or 'layers'} "
-        f"({recomputed_places(Recomputation(entry.recomputed_layers))})"
+        f"{entry.name}:  {entry.recomputation or 'layers'} ({recomputed_places(entry.recomputed)})"
         for entry in comparison.ranked()
         if entry.recomputed_layers
     ]
@@ -335,7 +333,7 @@ def _entry_json(entry: Entry, comparison: Comparison, is_on_front: bool) -> dict
         "backward_placement": entry.schedule.placement.backward_ranks,
         "partition": entry.partition,
         "recomputed_layers": tuple(entry.recomputed_layers),
-        "recompute_policies": Recomputation(entry.recomputed_layers).of_policies,
+        "recompute_policies": entry.recomputed.of_policies,
         "recomputation": entry.recomputation or None,
         "above_limit": None if entry.above_limit is None else _above_limit(*entry.above_limit),
         "makespan_us": entry.makespan_us,
