@@ -28,7 +28,7 @@ from synth.plan.comparison_entries import entry_of, solved_entry
 from synth.plan.planners.planned import Planner, planned
 from synth.plan.published.best_variant import PublishedVariant
 from synth.plan.published.family_searches import FamilySearches
-from synth.plan.published.order_scores import Judge
+from synth.plan.published.order_scores import Judge, Score
 from synth.plan.recompute.layers_in_place import stages_in_place
 from synth.plan.tuning import BEST_VARIANT, JUDGING
 from synth.schedule.lowering.lower import Lowered
@@ -208,13 +208,18 @@ class _Comparing:
             self.comparison.refusals.append(Refusal(name, str(error)))
             return
         plain, search = min(pairs, key=lambda pair: pair[0].score)
-        self._add_variant(name, plain)
+        self._add_variant(name, plain, search.faster_above_limit(plain))
         if self.question.published_recompute and self.question.caps_bytes is not None:
             found = search.with_layers(plain)
             if found is not None:
                 self._add_variant(f"{name}{WITH_R}", found)
 
-    def _add_variant(self, name: str, found: PublishedVariant) -> None:
+    def _add_variant(
+        self,
+        name: str,
+        found: PublishedVariant,
+        above_limit: tuple[tuple[int, ...], Score] | None = None,
+    ) -> None:
         rule, sizes = found.variant.rule, found.variant.sizes
         rebuilt = recomputed(found.lowered.schedule)
         if refused := stages_in_place(self.question.profile, sizes, rebuilt):
@@ -228,6 +233,7 @@ class _Comparing:
             (found.lowered, found.timeline),
             recomputed_layers=found.recomputed_layers,
             recomputation="" if rule is None else rule.words,
+            above_limit=above_limit,
         )
 
     def add_planned(self, planner: Planner) -> None:

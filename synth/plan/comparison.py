@@ -3,10 +3,12 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from synth.costs.recomputation import Recomputation
 from synth.objective import Objective
 from synth.plan.choose.candidates import Partitioning
 from synth.plan.partition.unequal_ranks import rank_orders
 from synth.plan.planners.planned import Prediction
+from synth.plan.published.order_scores import Score
 from synth.plan.recompute.choice import Choice
 from synth.plan.runtimes import DEFAULT, Allowed
 from synth.profile import Profile
@@ -106,7 +108,8 @@ class Entry:
     `steady_us` is the time of a micro-batch in the long run: with a flush the period over their
     number, without one that while the pipeline is full (None: it never is). `prediction` is that of
     the published planner whose choice the schedule is. `recomputed_layers` are those of which F
-    keeps only the input, and `recomputation` says how they were chosen.
+    keeps only the input, and `recomputation` says how they were chosen. `above_limit` is the
+    fastest partition tried that exceeds the limit, with its score, if a slower one is shown.
     """
 
     name: str
@@ -129,6 +132,12 @@ class Entry:
     prediction: Prediction | None = None
     recomputed_layers: tuple[int, ...] = ()
     recomputation: str = ""
+    above_limit: tuple[tuple[int, ...], Score] | None = None
+
+    @property
+    def recomputed(self) -> Recomputation:
+        """The recomputed layers with their policies."""
+        return Recomputation(self.recomputed_layers)
 
     @property
     def lower_bound_us(self) -> int | None:

@@ -5,11 +5,12 @@ Megatron-LM and torchtitan recompute decoder layers only, never the embedding or
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from itertools import accumulate
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
-from synth.costs.recomputation import FULL
+from synth.costs.recomputation import FULL, Recomputation
 from synth.profile.model_parts import ModelPart
 from synth.schedule.model import Placement
 
@@ -75,6 +76,25 @@ class RecomputationRule(NamedTuple):
                 found.update(own[self.number - 1 :: self.number])
             return tuple(sorted(found))
         return tuple(at for run in runs for at in run)[:: self.number]
+
+
+@dataclass(frozen=True)
+class AsNeeded:
+    """Layers that were chosen for each rank by itself, where its limit needs it.
+
+    `chosen` are their places, or their policies by place. No framework has this as a rule.
+    """
+
+    chosen: tuple[int, ...] | Recomputation
+
+    policy: ClassVar[str] = FULL
+    words: ClassVar[str] = "as few as each rank needs"
+
+    def layers(
+        self, sizes: Sequence[int], where: Placement, parts: Parts
+    ) -> tuple[int, ...] | Recomputation:
+        """Return the layers, which are the same on any partition."""
+        return self.chosen
 
 
 class RecomputationMenu(NamedTuple):

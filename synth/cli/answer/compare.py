@@ -5,12 +5,21 @@ from typing import Any, NamedTuple
 
 from synth.cli.answer.output import estimate_json, estimate_lines, value_line
 from synth.plan.comparison import Comparison, Entry
+from synth.plan.published.order_scores import Score
 from synth.profile.estimate import ESTIMATED
 from synth.profile.throughput import Throughput, throughput
 from synth.report.text.canvas import letter
 from synth.report.text.pareto import Mark, Pareto, plot
-from synth.report.text.tables import by_partition, fitted_table, listed, places, size_unit, table
-from synth.units import counted
+from synth.report.text.tables import (
+    by_partition,
+    fitted_table,
+    listed,
+    recomputed_places,
+    runs_text,
+    size_unit,
+    table,
+)
+from synth.units import counted, format_bytes, format_us
 
 # Width in columns that fits any terminal.
 _COLUMNS = 80
@@ -29,6 +38,7 @@ def drawn(comparison: Comparison) -> Pareto:
             max(entry.peak_bytes),
             entry.lower_bound_us is not None,
             entry.delay,
+            entry.above_limit is not None,
         )
         for entry in comparison.ranked()
     )
@@ -194,11 +204,22 @@ def _variants(comparison: Comparison) -> list[str]:
     """List the layers of each stage with the schedules that have them, and recomputed layers."""
     by_sizes = by_partition((entry.partition, entry.name) for entry in comparison.ranked())
     by_name = [
-        f"{entry.name}:  {entry.recomputation or 'layers'} ({places(entry.recomputed_layers)})"
+        f"{entry.name}:  {entry.recomputation or 'layers'} ({recomputed_places(entry.recomputed)})"
         for entry in comparison.ranked()
         if entry.recomputed_layers
     ]
-    blocks = [("layers of each stage:", by_sizes), ("recomputed layers:", by_name)]
+    above = [
+        f"{entry.name}:  {format_us(score.value_us)}, {format_bytes(score.peak_bytes)} "
+        f"({runs_text(sizes)})"
+        for entry in comparison.ranked()
+        if entry.above_limit is not None
+        for sizes, score in (entry.above_limit,)
+    ]
+    blocks = [
+        ("layers of each stage:", by_sizes),
+        ("recomputed layers:", by_name),
+        ("faster on a partition that exceeds the limit:", above),
+    ]
     return ["\n".join((title, *listed(lines))) for title, lines in blocks if lines]
 
 
@@ -292,6 +313,10 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
     }
 
 
+def _above_limit(sizes: tuple[int, ...], score: Score) -> dict[str, Any]:
+    return {"partition": sizes, "value_us": score.value_us, "peak_bytes": score.peak_bytes}
+
+
 def _throughput(entry: Entry, comparison: Comparison) -> Throughput:
     asked = comparison.question
     per_s = asked.objective.iterations_per_s(entry)
@@ -305,8 +330,10 @@ def _entry_json(entry: Entry, comparison: Comparison, is_on_front: bool) -> dict
         "placement": entry.schedule.placement.ranks,
         "backward_placement": entry.schedule.placement.backward_ranks,
         "partition": entry.partition,
-        "recomputed_layers": entry.recomputed_layers,
+        "recomputed_layers": tuple(entry.recomputed_layers),
+        "recompute_policies": entry.recomputed.of_policies,
         "recomputation": entry.recomputation or None,
+        "above_limit": None if entry.above_limit is None else _above_limit(*entry.above_limit),
         "makespan_us": entry.makespan_us,
         "period_us": entry.period_us,
         "work_us": entry.work_us,

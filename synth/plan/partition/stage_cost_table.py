@@ -25,13 +25,18 @@ _Content = tuple[tuple[str, ...], str, str, tuple[tuple[int, tuple[int, ...]], .
 class StageCostTable:
     """Costs of stages by first layer and end; runs of equal layers are computed once."""
 
-    def __init__(self, profile: Profile) -> None:
-        """Prepare the sums; times are at speed 1, but for those of `costs_on`."""
+    def __init__(self, profile: Profile, like: "StageCostTable | None" = None) -> None:
+        """Prepare the sums; times are at speed 1, but for those of `costs_on`.
+
+        Args:
+            like: a table whose computed stages are shared; in its profile kinds of layers with the
+                same name have the same costs.
+        """
         self.rank_speeds = profile.rank_speeds
         self.profile = profile = profile.replace(rank_speeds=None)
         self.num_layers = len(profile.layers)
         self._names = [layer.profile for layer in profile.layers]
-        self._stages: dict[_Content, StageCosts] = {}
+        self._stages: dict[_Content, StageCosts] = {} if like is None else like._stages
         self._needs: dict[_Content, int] = {}
         self._needs_of_runs: dict[tuple[int, int], int] = {}
         self._tied_places = profile.tied_places

@@ -15,9 +15,10 @@ from itertools import islice
 from typing import NamedTuple
 
 from synth.costs.costs import Costs
-from synth.costs.recomputation import FULL
+from synth.costs.recomputation import FULL, Recomputation
 from synth.errors import SynthError
 from synth.op_kinds import MOVES, OpKind
+from synth.plan.published.layers_as_needed import LayersAsNeeded
 from synth.plan.published.neighbours import Neighbours
 from synth.plan.published.order_scores import Judge, OrderScores, Score
 from synth.plan.published.variants import RecomputedLayers, Sizes, Variant, VariantCosts, rules
@@ -25,7 +26,7 @@ from synth.plan.tuning import BEST_VARIANT
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.rank_memory import peak_bytes
-from synth.schedule.recomputation_rules import RecomputationMenu, RecomputationRule
+from synth.schedule.recomputation_rules import AsNeeded, RecomputationMenu, RecomputationRule
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import verify
 
@@ -89,6 +90,7 @@ class BestVariant:
         self.family, self.costs, self.judge, self.cuts = family, costs, judge, cuts
         self.is_local, self.should_stop = is_local, should_stop
         self.made: dict[Variant, PublishedVariant] = {}
+        self._needed: dict[tuple[OrderScores, Sizes], Variant | None] = {}
         first = self._first()
         self.order = OrderScores(first.lowered.schedule, judge)
         self.scores: dict[Variant, Score | None] = {first.variant: first.score}
@@ -143,7 +145,8 @@ class BestVariant:
         for sizes in self._cuts_for_layers():
             self._try_rules(sizes)
         ranked = self._ranked_with_rules()
-        if self.family.reads_times and not self._is_any_fitting(ranked):
+        best = self._best_made(ranked) if self._is_any_fitting(ranked) else None
+        if self.family.reads_times and (best is None or not best.score.fits):
             ranked = self._made_with_rules(plain.variant.sizes) or ranked
         best = self._best_made(ranked)
         while best is not None:
@@ -154,6 +157,13 @@ class BestVariant:
             if best is None or best.score >= found.score:
                 return found if found.score.fits and found.score < plain.score else None
         return None
+
+    def faster_above_limit(self, plain: PublishedVariant) -> tuple[Sizes, Score] | None:
+        """Return the fastest cut judged, if it exceeds the limit that a slower one keeps."""
+        scored = ((score, v.sizes) for v, score in self.scores.items() if score and not v.rule)
+        score, sizes = min(scored, key=lambda one: one[0].value_us)
+        is_squeezed = plain.score.fits and score.value_us < plain.score.value_us
+        return (sizes, score) if is_squeezed else None
 
     def with_few_layers(self, plain: PublishedVariant) -> PublishedVariant | None:
         """Return a variant that fits with recomputed layers, found by a few simulations.
@@ -223,11 +233,28 @@ class BestVariant:
 
         As long as none fits, the one that exceeds the limit least is kept to begin with.
         """
-        tried = [Variant(sizes, rule) for rule in self._rules(sizes)]
+        if self._least_us(Variant(sizes)) >= self._fitting_us():
+            return
+        needed, fewest = self._as_needed(sizes), None
+        tried = [*([needed] if needed else ()), *(Variant(sizes, r) for r in self._rules(sizes))]
         for variant in sorted(tried, key=self._least_us):
             if self._least_us(variant) >= self._fitting_us():
                 return
-            self._score(variant, self._least_excess_bytes())
+            if fewest is not None and fewest <= Recomputation(self._layers(variant)).items():
+                continue  # more layers in the same order take no less time
+            score = self._score(variant, self._least_excess_bytes())
+            if variant is needed and score is not None:
+                fewest = Recomputation(self._layers(needed)).items()
+
+    def _as_needed(self, sizes: Sizes) -> Variant | None:
+        """Return a cut with the fewest layers in the order at hand; None if it fits without."""
+        if self.family.menu is not None or self.judge.caps_bytes is None or self.should_stop():
+            return None
+        if (self.order, sizes) not in self._needed:
+            where, above_bytes = self.family.where, self.order.above_bytes
+            found = LayersAsNeeded(self.costs, sizes, where, above_bytes).found()
+            self._needed[self.order, sizes] = Variant(sizes, AsNeeded(found)) if found else None
+        return self._needed[self.order, sizes]
 
     # Scores
 
@@ -326,8 +353,14 @@ class BestVariant:
             SynthError: the family does not admit it.
         """
         costs = self._costs(variant)
-        simulated = verify(self.family.make(costs), costs)
+        schedules = [self.family.make(costs)]
+        if variant.rule is not None and self.scores.get(variant) is not None:
+            # Made without recomputation an order may need less memory, or time.
+            schedules += [self.order.schedule] * self.family.reads_times
         layers = self._layers(variant)
-        score = self.judge.score(*simulated)
-        self.made[variant] = PublishedVariant(variant, *simulated, score, layers)
+        simulated = (verify(schedule, costs) for schedule in schedules)
+        made = (
+            PublishedVariant(variant, *one, self.judge.score(*one), layers) for one in simulated
+        )
+        self.made[variant] = min(made, key=lambda one: one.score)
         return self.made[variant]

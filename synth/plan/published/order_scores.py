@@ -56,6 +56,11 @@ class OrderScores:
         self._arrays, self._judge = OpArrays.of(schedule), judge
         self.num_scored = 0
 
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule that has this order."""
+        return self._arrays.schedule
+
     def score(self, costs: Costs, most_excess_bytes: int | None = None) -> Score | None:
         """Return the score on some costs.
 
@@ -76,6 +81,10 @@ class OrderScores:
         except DeadlockError:
             return None
         return Score(excess, self._judge.objective.value_us(line), max(peaks))
+
+    def above_bytes(self, costs: Costs) -> list[int]:
+        """Return by rank the bytes above the limit on some costs; nothing is simulated."""
+        return self._judge.above_bytes(peak_bytes(lower_arrays(self._arrays, costs)))
 
     def guide(self, costs: Costs) -> Guide:
         """Return what the schedule says about the neighbours of a cut on which it runs."""

@@ -18,6 +18,7 @@ from synth.profile.model_parts import model_parts
 from synth.schedule.model import Placement
 from synth.schedule.recomputation_rules import (
     ENDS,
+    AsNeeded,
     Parts,
     RecomputationKind,
     RecomputationMenu,
@@ -34,7 +35,7 @@ class Variant(NamedTuple):
     """A cut, and the rule by which layers are recomputed; None: none are."""
 
     sizes: Sizes
-    rule: RecomputationRule | None = None
+    rule: RecomputationRule | AsNeeded | None = None
 
     def layers(self, where: Placement, parts: Parts) -> RecomputedLayers:
         """Return the recomputed layers; `parts` are those of the model's layers."""
@@ -122,7 +123,7 @@ class VariantCosts:
         stages = [table.stage(*run) for run in runs]
         if self.speeds is not None:
             stages = [stage.at(speed) for stage, speed in zip(stages, self.speeds, strict=True)]
-        of_stage = [_least_us(stage) - pairs * stage.hidden_us for stage in stages]
+        of_stage = [least_us(stage) - pairs * stage.hidden_us for stage in stages]
         each, more = divmod(num_micro_batches, len(where.ranks))
         return max(
             sum(of_stage[stage] * (each + (replica < more)) for stage, replica in held)
@@ -135,11 +136,13 @@ class VariantCosts:
         if layers not in self._tables:
             if len(self._tables) > BEST_VARIANT.tables:
                 self._tables.clear()
-            self._tables[layers] = StageCostTable(recomputing(self.profile, layers))
+            # Kinds of layers are called the same in all profiles that `recomputing` makes of one.
+            changed = recomputing(self.profile, layers)
+            self._tables[layers] = StageCostTable(changed, like=self.table)
         return self._tables[layers]
 
 
-def _least_us(stage: StageCosts) -> int:
+def least_us(stage: StageCosts) -> int:
     """Return the least work of a stage for a micro-batch, with B and W apart or fused."""
     us = stage.duration_us
     return us[OpKind.F] + min(us[OpKind.BW], us[OpKind.B] + us[OpKind.W])

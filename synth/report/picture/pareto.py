@@ -16,6 +16,7 @@ _KEY_LINE = 17
 _MEANINGS = {
     "best": "published, on the front",
     "other": "published",
+    "squeezed": "faster above the limit",
     "solved": "found by the solver",
 }
 
@@ -25,6 +26,7 @@ _STYLES = STYLES | {
     "limit": "stroke:#b03a3a;stroke-width:1.6;fill:none;stroke-dasharray:6 4",
     "best": "fill:#2f6db5;stroke:#ffffff;stroke-width:1.2",
     "other": "fill:#a9b4be;stroke:#ffffff;stroke-width:1.2",
+    "squeezed": "fill:#ffffff;stroke:#a9b4be;stroke-width:2",
     "solved": "fill:#3f9e5a;stroke:#ffffff;stroke-width:1.2",
     "name-best": "font-size:12px;font-weight:bold;fill:#1f4e86",
     "name-other": "font-size:12px;fill:#6b757e",
@@ -104,7 +106,10 @@ def _draw_labels(picture: Picture, labels: list[Label]) -> None:
         tip = f"{mark.name}: {format_us(mark.value_us)}, {format_bytes(mark.peak_bytes)}"
         picture.circle(label.dot, 5, label.style, tip, mark.name)
     for label in labels:
-        style, box = "name-other" if label.style == "other" else "name-best", label.box
+        style, box = (
+            "name-other" if label.style in ("other", "squeezed") else "name-best",
+            label.box,
+        )
         style = "number" if label.is_number else style
         if box.right < label.dot[0]:
             picture.text((box.right, box.bottom - 3), label.text, style, "end")

@@ -98,8 +98,9 @@ class _Placement:
         pareto, dot = self._pareto, self._dot(mark)
         name = mark.name + (f" ↑ {format_us(mark.value_us)}" if pareto.is_beyond(mark) else "")
         is_best = _is_among(mark, pareto.front)
-        style = "solved" if mark.is_solved else "best" if is_best else "other"
-        size = _PLAIN if style == "other" else _BOLD
+        rest = "squeezed" if mark.is_squeezed else "other"
+        style = "solved" if mark.is_solved else "best" if is_best else rest
+        size = _PLAIN if style == rest else _BOLD
         text, box = name, None if as_number else self._free(dot, name, size)
         if box is None:
             self._count += 1
@@ -148,6 +149,11 @@ def _together(pareto: Pareto) -> list[Mark]:
     for mark in pareto.marks:
         groups.setdefault((mark.value_us, mark.peak_bytes), []).append(mark)
     return [
-        Mark(EQUALS.join(mark.name for mark in group), *place, any(m.is_solved for m in group))
+        Mark(
+            EQUALS.join(mark.name for mark in group),
+            *place,
+            any(mark.is_solved for mark in group),
+            is_squeezed=all(mark.is_squeezed for mark in group),
+        )
         for place, group in groups.items()
     ]

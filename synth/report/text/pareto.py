@@ -16,7 +16,8 @@ EQUALS = " = "
 class Mark:
     """A schedule with the highest peak of its ranks; `is_solved`: found by the solver.
 
-    `delay` counts the updates by which its gradients are late.
+    `delay` counts the updates by which its gradients are late. `is_squeezed`: a faster partition
+    exceeds the limit.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Mark:
     peak_bytes: int
     is_solved: bool = False
     delay: int = 0
+    is_squeezed: bool = False
 
 
 @dataclass(frozen=True)
