@@ -243,7 +243,10 @@ def test_factors_scale_what_is_computed_again() -> None:
 
 @pytest.mark.parametrize("menu", [MEGATRON, None])
 def test_published_schedules_are_tried_under_a_policy(menu: RecomputationMenu | None) -> None:
-    """With many scores beside few others the policy frees most, and adds the least work."""
+    """With many scores beside few others the policy frees most, and adds the least work.
+
+    A framework has it in all layers or none; without one, only the ranks that need it have it.
+    """
     shape = gpt("g", layers=24, hidden=6144, heads=64, vocab=51200)
     layout = Layout(seq_len=2048, micro_batch_size=4, tensor=8)
     program = software_of("megatron-2021")
@@ -253,4 +256,14 @@ def test_published_schedules_are_tried_under_a_policy(menu: RecomputationMenu | 
     search = FamilySearches(profile, 8, judge, menu=menu).of("1f1b", where)
     found = search.with_layers(search.plain())
     assert found is not None and max(found.peaks_bytes) <= caps[0]
-    assert found.recomputed_layers == Recomputation(dict.fromkeys(range(1, 25), "selective"))
+    every = dict.fromkeys(range(1, 25), "selective")
+    if menu is None:
+        needed = {layer: every[layer] for layer in (1, 2, 3, 4, 7, 8, 9)}
+        assert found.recomputed_layers == Recomputation(needed)
+        fewer = [{n: needed[n] for n in needed if n != left_out} for left_out in needed]
+        tried = [recomputing(profile, Recomputation(layers)) for layers in (needed, *fewer)]
+        plans = [synth.simulate("1f1b", one, ranks=4, micro_batches=8) for one in tried]
+        fits = [max(plan.claim.peak_bytes) <= caps[0] for plan in plans]
+        assert fits == [True] + [False] * len(fewer)
+    else:
+        assert found.recomputed_layers == Recomputation(every)
