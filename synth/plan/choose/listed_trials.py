@@ -118,7 +118,7 @@ class ListedTrials:
         cuts = self.cuts(candidate.problem.placement)
         trials = self._least(candidate, cuts, LISTED_TRIALS.cuts_of_one)
         if trials:
-            trials.insert(0, self._descended(trials[0], ends_descent, charge))
+            trials[:0] = self._descended(trials[0], ends_descent, charge)
         for trial in trials:
             if should_stop():
                 return
@@ -189,27 +189,32 @@ class ListedTrials:
 
     def _descended(
         self, trial: Trial, should_stop: Callable[[], bool], charge: Callable[[int], None]
-    ) -> Trial:
-        """Return a trial on the cut that moves of layers reach as long as they lower the bound."""
+    ) -> Sequence[Trial]:
+        """Return trials on the last cuts of moves of layers that lower the bound, the best first.
+
+        Their bounds are nearly equal, and list schedules of one may take a third longer than those
+        of another.
+        """
         moves = BoundaryMoves(trial.problem.costs.num_stages)
-        best, rng, seen = trial, random.Random(0), {trial.problem.partition}
+        path, rng, seen = [trial], random.Random(0), {trial.problem.partition}
         while True:
+            best = path[-1]
             edges = np.cumsum((0, *(best.problem.partition or ())))
             possible = moves.possible(edges).tolist()
             for move in rng.sample(possible, len(possible)):
                 sizes = tuple(np.diff(moves.moved(edges, move)).tolist())
                 if should_stop():
-                    return best
+                    return path[:0:-1][: LISTED_TRIALS.descended_cuts]
                 if sizes in seen:
                     continue
                 seen.add(sizes)
                 charge(trial.problem.num_ops)
                 other = self._on(trial.candidate, sizes)
                 if other is not None and other.lower_bound_us < best.lower_bound_us:
-                    best = other
+                    path.append(other)
                     break
             else:
-                return best
+                return path[:0:-1][: LISTED_TRIALS.descended_cuts]
 
     def _list(self, trial: Trial, should_stop: Callable[[], bool]) -> None:
         """Set the best list schedule of a few rules as the result of a trial."""
