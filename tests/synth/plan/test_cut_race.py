@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -210,6 +211,23 @@ def several(choice: Choice = ()) -> list[Candidate]:
         Candidate(name, replace(one.problem, profile=profile), choice)
         for name, one in zip(names, problems, strict=True)
     ]
+
+
+def test_list_schedules_are_made_on_the_last_cuts_that_lower_the_bound() -> None:
+    """Neighbouring cuts: from one to the next a layer moves over some boundaries."""
+    candidate = candidate_of(CASE)
+    race = Standings([candidate], Partitioning.SEARCHED, 0.0)
+    cuts = candidate_cuts(StageCostTable(CASE.profile), candidate.problem.costs.num_stages)
+    trials = ListedTrials(CASE.profile, race, lambda _: cuts)
+    given = trials._least(candidate, cuts, LISTED_TRIALS.cuts_of_one)
+    last = trials._descended(given[0], never, lambda _: None)
+    assert len(last) == LISTED_TRIALS.descended_cuts
+    bounds_us = [trial.lower_bound_us for trial in (*last, given[0])]
+    assert bounds_us == sorted({*bounds_us})
+    for after, before in pairwise(last):
+        pairs = zip(after.problem.partition or (), before.problem.partition or (), strict=True)
+        assert sorted(a - b for a, b in pairs if a != b) == [-1, 1]
+    assert trials._descended(last[0], never, lambda _: None) == []
 
 
 def test_list_schedules_of_several_placements_are_on_more_cuts_of_better_ones() -> None:
