@@ -108,7 +108,8 @@ class ListedTrials:
     ) -> Iterator[Trial]:
         """Yield trials on many cuts of one placement: those given, and the one of the least bound.
 
-        Those of the best cuts come once more, after more effort.
+        Where a list schedule of that one is far above its bound, cuts before it on the way there
+        come, too. Those of the best cuts come once more, after more effort.
 
         Args:
             ends_descent: ends the moves of layers that lower the bound.
@@ -117,13 +118,15 @@ class ListedTrials:
         """
         cuts = self.cuts(candidate.problem.placement)
         trials = self._least(candidate, cuts, LISTED_TRIALS.cuts_of_one)
-        if trials:
-            trials[:0] = self._descended(trials[0], ends_descent, charge)
+        path = self._descended(trials[0], ends_descent, charge) if trials else []
+        trials[:0], further = path[:1], path[1:]
         for trial in trials:
             if should_stop():
                 return
             self._list_of_several(trial, LISTED_TRIALS.brief_share, should_stop)
             charge(len(LISTED_TRIALS.rules_of_several) * trial.problem.num_ops)
+            if further and trial in path and _is_loose(trial):
+                trials.insert(trials.index(trial) + 1, further.pop(0))
             if trial.value_us is not None:
                 self.race.tighten(trial)
                 yield trial
@@ -189,7 +192,7 @@ class ListedTrials:
 
     def _descended(
         self, trial: Trial, should_stop: Callable[[], bool], charge: Callable[[int], None]
-    ) -> Sequence[Trial]:
+    ) -> list[Trial]:
         """Return trials on the last cuts of moves of layers that lower the bound, the best first.
 
         Their bounds are nearly equal, and list schedules of one may take a third longer than those
@@ -275,3 +278,10 @@ class ListedTrials:
                 best = schedule
         if best is not None and rank_key(best.value_us) < rank_key(trial.value_us):
             trial.found = judged_result(trial.problem, best, trial.lower_bound_us)
+
+
+def _is_loose(trial: Trial) -> bool:
+    """Return True if no list schedule is found, or only one far above the bound."""
+    return (
+        trial.value_us is None or trial.value_us > LISTED_TRIALS.loose_factor * trial.lower_bound_us
+    )

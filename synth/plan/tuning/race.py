@@ -75,8 +75,10 @@ class ListedTrialTuning:
     cuts_of_one: int = 12
     # Share of the time for list schedules that the search for the cut of the least bound takes.
     least_bound_share: float = 0.25
-    # Last cuts of that search which are tried.
+    # Last cuts of that search which are tried, those but the last only where the list schedule of
+    # the one behind takes this many times its bound.
     descended_cuts: int = 3
+    loose_factor: float = 1.4
     # Of several placements that are annealed: the factor below, and by round, how many placements
     # and cuts of each.
     far_factor_of_several: float = 1.5
