@@ -23,9 +23,9 @@ _SHOWN = 40
 
 
 def parse_bytes(text: str) -> int:
-    """Read a size: `40GB` is 40·10⁹ bytes, `40GiB` is 40·2³⁰; decimals allowed.
+    """Read a size: `40GB` is 40·10⁹ bytes, `40GiB` is 40·2³⁰; any case, decimals allowed.
 
-    The prefix may be of any case, and the `B` is a capital: a `b` is a bit, as in bandwidths.
+    But for `40Gb`: after a capital prefix a `b` is a bit, as in bandwidths.
 
     Raises:
         SynthError: no unit, or one with two readings such as `40G` and `40Gb`; both readings are
@@ -36,7 +36,7 @@ def parse_bytes(text: str) -> int:
         raise SynthError(f"size {text!r} is not understood; write for example 40GB or 37.5GiB")
     number, unit = match[1], match[2].upper()
     if unit in _FACTORS:
-        if match[2].endswith("b"):
+        if match[2].endswith("b") and not match[2].islower():
             raise SynthError(_two_readings(text, number, f"{match[2][:-1]}B"))
         size = float(number) * _FACTORS[unit]
         if size > MOST_SUMMABLE:

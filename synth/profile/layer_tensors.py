@@ -204,3 +204,36 @@ def _shown(sizes: Sequence[int]) -> str:
 def last_of(kinds: Sequence[OpKind]) -> OpKind:
     """Return the one of some ops of a micro-batch that runs last; F if there are none."""
     return max(kinds, key=lambda kind: kind.rank_in_chain, default=OpKind.F)
+
+
+def shared_inputs(layers: Sequence[LayerTensors]) -> tuple[tuple[SharedMemory, ...], ...]:
+    """Return by layer the memory of what it takes, where it is not that of each tensor alone.
+
+    Args:
+        layers: the tensors of all layers of a model, on one rank.
+    """
+    found: list[tuple[SharedMemory, ...]] = []
+    came: list[list[int]] = []  # by tensor, the bytes of its memory; one object for each memory
+    copied: set[int] = set()
+    for tensors in layers:
+        sizes = [one.num_bytes for one in tensors.taken]
+        if len(came) != len(sizes):
+            came = [[size] for size in sizes]
+        places: dict[int, list[int]] = {}
+        for at in (at for at in range(len(came)) if at not in copied):
+            places.setdefault(id(came[at]), []).append(at)
+        shared = (
+            SharedMemory(tuple(row), max(came[row[0]][0], sum(sizes[at] for at in row)))
+            for row in places.values()
+        )
+        found.append(
+            tuple(
+                one
+                for one in shared
+                if len(one.tensors) > 1 or one.num_bytes > sizes[one.tensors[0]]
+            )
+        )
+        row = [*came, *([one.num_bytes] for one in tensors.made)]
+        came = [row[one.memory] for one in tensors.returned]
+        copied = {at for at, one in enumerate(tensors.returned) if one.is_copied}
+    return tuple(found)

@@ -19,13 +19,13 @@ _MOMENTS = 2
 
 def without_inputs(layers: Sequence["LayerTimes"]) -> list[str]:
     """Return the names of layers that save less than their input; none if no layer saves at all."""
-    before = [None, *layers]
+    if not any(layer.saved_bytes for layer in layers):
+        return []
+    inputs = [0, *(layer.output_bytes for layer in layers)]
     return [
         layer.name
-        for previous, layer in zip(before, layers, strict=False)
-        if any(each.saved_bytes for each in layers)
-        and layer.saved_bytes
-        < max(previous.output_bytes if previous else 0, layer.output_bytes * (layer.count > 1))
+        for input_bytes, layer in zip(inputs, layers, strict=False)
+        if layer.saved_bytes < max(input_bytes, layer.output_bytes * (layer.count > 1))
     ]
 
 

@@ -14,7 +14,7 @@ from synth.errors import SynthError
 from synth.op_kinds import OpKind
 from synth.profile.estimate import Estimate
 from synth.profile.layer_profile import Layer, LayerProfile, Timing
-from synth.profile.layer_tensors import SharedMemory
+from synth.profile.layer_tensors import SharedMemory, shared_inputs
 from synth.profile.layer_times import MOST_LAYERS, LayerTimes
 from synth.profile.links import Links
 from synth.profile.measurement_conditions import Conditions
@@ -374,32 +374,8 @@ class Profile(Displayed, FileRecord):
 
     @cached_property
     def _shared_inputs(self) -> tuple[tuple[SharedMemory, ...], ...]:
-        found: list[tuple[SharedMemory, ...]] = []
-        came: list[list[int]] = []  # by tensor, the bytes of its memory; one object for each memory
-        copied: set[int] = set()
-        for place in range(len(self.layers)):
-            tensors = self.layer_profile(place).boundary_tensors
-            sizes = [one.num_bytes for one in tensors.taken]
-            if len(came) != len(sizes):
-                came = [[size] for size in sizes]
-            places: dict[int, list[int]] = {}
-            for at in (at for at in range(len(came)) if at not in copied):
-                places.setdefault(id(came[at]), []).append(at)
-            shared = (
-                SharedMemory(tuple(row), max(came[row[0]][0], sum(sizes[at] for at in row)))
-                for row in places.values()
-            )
-            found.append(
-                tuple(
-                    one
-                    for one in shared
-                    if len(one.tensors) > 1 or one.num_bytes > sizes[one.tensors[0]]
-                )
-            )
-            row = [*came, *([one.num_bytes] for one in tensors.made)]
-            came = [row[one.memory] for one in tensors.returned]
-            copied = {at for at, one in enumerate(tensors.returned) if one.is_copied}
-        return tuple(found)
+        places = range(len(self.layers))
+        return shared_inputs([self.layer_profile(place).boundary_tensors for place in places])
 
     @property
     def has_pairs(self) -> bool:

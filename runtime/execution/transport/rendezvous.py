@@ -134,7 +134,7 @@ class Rendezvous:
         return self._cause(None if tells_of_a_closed_connection(error) else ())
 
     def _cause(self, seen: Collection[int] | None) -> str | None:
-        """What another rank announced, or else that the process of one of `seen` has ended.
+        """Return what another rank announced, or else that the process of one of `seen` has ended.
 
         The processes are looked at first: a rank that has failed announces it before it ends.
         """

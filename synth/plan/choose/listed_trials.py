@@ -198,26 +198,28 @@ class ListedTrials:
         Their bounds are nearly equal, and list schedules of one may take a third longer than those
         of another.
         """
-        moves = BoundaryMoves(trial.problem.costs.num_stages)
-        path, rng, seen = [trial], random.Random(0), {trial.problem.partition}
-        while True:
-            best = path[-1]
+        path, moves = [trial], BoundaryMoves(trial.problem.costs.num_stages)
+        rng, seen = random.Random(0), {trial.problem.partition}
+
+        def lower(best: Trial) -> Trial | None:
             edges = np.cumsum((0, *(best.problem.partition or ())))
             possible = moves.possible(edges).tolist()
             for move in rng.sample(possible, len(possible)):
                 sizes = tuple(np.diff(moves.moved(edges, move)).tolist())
                 if should_stop():
-                    return path[:0:-1][: LISTED_TRIALS.descended_cuts]
+                    return None
                 if sizes in seen:
                     continue
                 seen.add(sizes)
                 charge(trial.problem.num_ops)
                 other = self._on(trial.candidate, sizes)
                 if other is not None and other.lower_bound_us < best.lower_bound_us:
-                    path.append(other)
-                    break
-            else:
-                return path[:0:-1][: LISTED_TRIALS.descended_cuts]
+                    return other
+            return None
+
+        while (other := lower(path[-1])) is not None:
+            path.append(other)
+        return path[:0:-1][: LISTED_TRIALS.descended_cuts]
 
     def _list(self, trial: Trial, should_stop: Callable[[], bool]) -> None:
         """Set the best list schedule of a few rules as the result of a trial."""
