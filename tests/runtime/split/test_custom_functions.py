@@ -114,6 +114,44 @@ def test_gradients_are_autograds_whatever_a_backward_does(function: Any) -> None
     assert_splits(Model(function), [torch.randn(rows, 4) for rows in (4, 4, 3, 2)])
 
 
+class OfTwo(torch.autograd.Function):
+    """A product with the sum of two weights, whose gradients are one tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, first: Tensor, second: Tensor) -> Tensor:
+        ctx.save_for_backward(x, first + second)
+        return x @ (first + second)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        x, both = ctx.saved_tensors
+        found = x.t() @ g
+        return g @ both.t(), found, found
+
+
+class Expanded(Product):
+    """Gives a gradient whose rows are one memory."""
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        return g @ weight, torch.mm(g.t(), x).sum(0).expand(4, 4), None
+
+
+class SharedMemory(Model):
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for _ in range(2):
+            x = OfTwo.apply(x, *self.weights).tanh()
+            x = Expanded.apply(x, self.weights[0], True)
+        return x.square().sum()
+
+
+def test_gradients_that_share_memory_add_up_apart() -> None:
+    torch.manual_seed(0)
+    assert_splits(SharedMemory(Expanded), [torch.randn(rows, 4) for rows in (4, 4, 3)])
+
+
 def test_a_function_without_a_graph_runs_its_forward_once() -> None:
     runs = []
 
