@@ -108,7 +108,7 @@ class Transposing(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embed = nn.Embedding(WORDS, 8)
-        self.blocks = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(2))
         self.head = nn.Linear(8, WORDS)
 
     def forward(self, x: Tensor) -> Tensor:
