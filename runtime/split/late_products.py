@@ -25,10 +25,11 @@ _PRODUCTS = ("mm", "matmul", "linear", "einsum", "tensordot", "outer", "conv", "
 
 @dataclass(frozen=True)
 class Product:
-    """A product that waits: its function, and the form of its output."""
+    """A product that waits: its function, the form of its output, and the shapes of its factors."""
 
     function: Any
     form: tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
+    factors: tuple[torch.Size, ...]
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,8 @@ class Watching(TorchFunctionMode):
         found: list[Product | None] = []
         for index, (function, arguments, versions, output) in enumerate(self._products):
             waits = index in wanted - needed and _versions(arguments) == versions
-            found.append(Product(function, _form(output)) if waits else None)
+            product = Product(function, _form(output), _shapes(tensors_of(arguments)))
+            found.append(product if waits else None)
         return tuple(found) if any(found) else ()
 
 
@@ -120,6 +122,8 @@ class Postponing(TorchFunctionMode):
             return func(*args, **kwargs)
         if product.function != func:  # another way through the backward
             self._left.clear()
+            return func(*args, **kwargs)
+        if product.factors != _shapes(given):  # these depend on numbers, as of chosen rows
             return func(*args, **kwargs)
         shape, stride, dtype = product.form
         stand_in = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
@@ -178,6 +182,10 @@ def _value(part: Any) -> Any:
 
 def _versions(tree: Any) -> tuple[int, ...]:
     return tuple([tensor._version for tensor in tensors_of(tree)])
+
+
+def _shapes(tensors: Iterable[Tensor]) -> tuple[torch.Size, ...]:
+    return tuple([tensor.shape for tensor in tensors])
 
 
 def _form(output: Tensor) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:

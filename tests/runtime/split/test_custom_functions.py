@@ -65,6 +65,16 @@ class OfRows(Product):
         return g @ weight, between.t() @ x / between.shape[0], None
 
 
+class OfChosenRows(Product):
+    """Multiplies rows that numbers choose, and divides by their count."""
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        chosen = torch.mm(g[x[:, 0] > 0], torch.eye(4))
+        return g @ weight, g.t() @ x + chosen.sum(0) / (1 + len(chosen)), None
+
+
 class ByVjp(Product):
     @staticmethod
     def vjp(ctx: Any, g: Tensor) -> Any:
@@ -108,7 +118,7 @@ def assert_splits(model: nn.Module, inputs: Sequence[Tensor]) -> None:
     torch.testing.assert_close(gradients(model), wanted)
 
 
-@pytest.mark.parametrize("function", [Out, InPlace, ByItself, OnFlag, OfRows, ByVjp])
+@pytest.mark.parametrize("function", [Out, InPlace, ByItself, OnFlag, OfRows, OfChosenRows, ByVjp])
 def test_gradients_are_autograds_whatever_a_backward_does(function: Any) -> None:
     torch.manual_seed(0)
     assert_splits(Model(function), [torch.randn(rows, 4) for rows in (4, 4, 3, 2)])
