@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils import _pytree as pytree
 
+from ..state.tensor_numbers import digest_of, storage_key, storage_of
 from ..tensor_trees import tensors_of
 
 _WRITES = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__set__")
@@ -61,7 +62,7 @@ class Watching(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._products: list[tuple[Any, Any, tuple[int, ...], Any]] = []
+        self._products: list[tuple[Any, Any, list[int], Any]] = []
         self._parts: dict[int, set[int]] = {}
         self._kept: list[Any] = []
         self._needed: set[int] = set()
@@ -77,7 +78,7 @@ class Watching(TorchFunctionMode):
         if _can_be_product(func, given, kwargs):
             inputs = (args, kwargs)
             parts = parts | {len(self._products)}
-            self._products.append((func, inputs, _versions(inputs), output))
+            self._products.append((func, inputs, _numbers(inputs), output))
         if parts:
             for tensor in tensors_of(output):
                 self._parts[id(tensor)] = self._parts.get(id(tensor), set()) | parts
@@ -93,8 +94,8 @@ class Watching(TorchFunctionMode):
         needed = self._needed.union(*(self._parts.get(id(g), ()) for g in inputs))
         wanted: set[int] = set().union(*(self._parts.get(id(g), ()) for g in weights))
         found: list[Product | None] = []
-        for index, (function, arguments, versions, output) in enumerate(self._products):
-            waits = index in wanted - needed and _versions(arguments) == versions
+        for index, (function, arguments, numbers, output) in enumerate(self._products):
+            waits = index in wanted - needed and _numbers(arguments) == numbers
             product = Product(function, _form(output), _shapes(tensors_of(arguments)))
             found.append(product if waits else None)
         return tuple(found) if any(found) else ()
@@ -182,6 +183,12 @@ def _value(part: Any) -> Any:
 
 def _versions(tree: Any) -> tuple[int, ...]:
     return tuple([tensor._version for tensor in tensors_of(tree)])
+
+
+def _numbers(tree: Any) -> list[int]:
+    """Digests of tensors: kernels outside of torch, and `.data`, change no versions."""
+    known = [tensor for tensor in tensors_of(tree) if storage_key(tensor) is not None]
+    return [digest_of(storage_of(tensor)) for tensor in known]
 
 
 def _shapes(tensors: Iterable[Tensor]) -> tuple[torch.Size, ...]:

@@ -65,6 +65,18 @@ class OfRows(Product):
         return g @ weight, between.t() @ x / between.shape[0], None
 
 
+class Overwriting(Product):
+    """Uses the memory of a factor again, which autograd does not see."""
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        g = g.clone()
+        found = g @ weight, g.t() @ x, None
+        g.data.zero_()
+        return found
+
+
 class OfChosenRows(Product):
     """Multiplies rows that numbers choose, and divides by their count."""
 
@@ -118,7 +130,9 @@ def assert_splits(model: nn.Module, inputs: Sequence[Tensor]) -> None:
     torch.testing.assert_close(gradients(model), wanted)
 
 
-@pytest.mark.parametrize("function", [Out, InPlace, ByItself, OnFlag, OfRows, OfChosenRows, ByVjp])
+@pytest.mark.parametrize(
+    "function", [Out, InPlace, ByItself, OnFlag, OfRows, OfChosenRows, Overwriting, ByVjp]
+)
 def test_gradients_are_autograds_whatever_a_backward_does(function: Any) -> None:
     torch.manual_seed(0)
     assert_splits(Model(function), [torch.randn(rows, 4) for rows in (4, 4, 3, 2)])
