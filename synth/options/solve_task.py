@@ -30,7 +30,7 @@ from synth.options.request import Request
 from synth.options.values import AUTO, LEAST, NONE, STEADY, written_partition
 from synth.options.weights import read_sharded_pipelines, read_weight_passing, with_weights
 from synth.plan.choose.candidates import Candidate, Partitioning, Ranking, SearchWatch
-from synth.plan.choose.with_pairs import HintedPairs, PublishedPairs, search_beside_pairs
+from synth.plan.choose.published_pairs import HintedPairs, PublishedPairs, search_beside_pairs
 from synth.plan.memory_curve.least_cap_search import LeastForTime
 from synth.plan.memory_curve.steady_cap import LeastWithoutBubble
 from synth.plan.memory_curve.target import NOT_REPEATABLE, TimeTarget
@@ -155,7 +155,7 @@ def read_solve(given: SolveArguments) -> SolveTask:
         costs_from=asked.profile_of_one,
         num_pipelines=1 if _is_sharded(given) else given.data_parallel,
         allowed=given.freedom.allowed,
-        left_out=() if searched.candidates is None else searched.candidates.left_out,
+        unsearched=() if searched.candidates is None else searched.candidates.unsearched,
     )
     if given.target == STEADY:
         _check_keeps_saved(request)
@@ -181,7 +181,7 @@ def _space(
 
 
 def _limited_space(given: SolveArguments, searched: "_Searched", request: Request) -> LimitedSpace:
-    candidates = () if searched.candidates is None else searched.candidates.them
+    candidates = () if searched.candidates is None else searched.candidates.searched
     profile, partitioning = request.as_run, request.partitioning
     one = Candidate(request.arguments["placement"], request.problem, request.recompute)
     if searched.moving and given.target is not None:
@@ -282,7 +282,7 @@ def _problem(
     if is_choice(chosen, is_for_one=is_for_one) or not asked.allowed.orders_freely:
         check_goes_with_choice(chosen, given.target, given.hint)
         candidates = read_candidates(asked, chosen, ranks, deadline)
-        return candidates, candidates.them[0].problem
+        return candidates, candidates.searched[0].problem
     problem = asked.on(placement(chosen.placement, ranks), deadline.for_partitions())
     choice = read_recompute(chosen.recompute, problem.costs.num_stages)
     check_stages(problem, choice, asked.profile)

@@ -13,7 +13,7 @@ from typing import Self
 from synth.errors import SynthError
 from synth.objective import BoundScope
 from synth.plan.choose.candidates import Candidate, Partitioning, Ranking, SearchWatch
-from synth.plan.choose.race_run import solve_best_of
+from synth.plan.choose.race import solve_best_of
 from synth.plan.partition import bounds
 from synth.plan.partition.balance import smallest_limit_of_any
 from synth.plan.partition.stage_cost_table import StageCostTable

@@ -9,7 +9,7 @@ from synth.op_kinds import MEASURED
 from synth.option_names import named
 from synth.options.request import Request
 from synth.options.solve_task import SolveTask
-from synth.plan.choose.standings import why_all_infeasible
+from synth.plan.choose.ranking import why_all_infeasible
 from synth.plan.memory_curve.least_cap_search import LeastForTime
 from synth.plan.offload.offload_space import WithOffloads
 from synth.plan.recompute.choice import limits_bytes, needs_bytes, why_infeasible

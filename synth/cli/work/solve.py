@@ -14,7 +14,7 @@ from synth.options.choice_stability import choice_stability
 from synth.options.request import NoSchedule, announce, announce_sizes
 from synth.options.solve_task import SolveTask, read_solve
 from synth.plan.choose.candidates import Partitioning, Ranking, SearchWatch, Trial
-from synth.plan.choose.cut_short import cut_short
+from synth.plan.choose.ranking import interim_ranking
 from synth.plan.weight_passing.data_parallel_plan import of_all
 from synth.search.best_so_far import BestSoFar
 from synth.search.outcome import StoppedBy
@@ -60,7 +60,7 @@ def _announce(asked: SolveTask) -> None:
 def _search(asked: SolveTask) -> Ranking:
     """Search, and save every improvement; without an end in time the best so far is the answer."""
     so_far, deadline = BestSoFar[Incumbent](ProgressReporter(asked)), asked.request.deadline
-    standings: deque[Sequence[Trial]] = deque(maxlen=1)
+    reports: deque[Sequence[Trial]] = deque(maxlen=1)
 
     def ranking_so_far() -> Ranking | None:
         best = so_far.close()
@@ -68,12 +68,12 @@ def _search(asked: SolveTask) -> Ranking:
             return None
         reason = StoppedBy.INTERRUPT if is_stop_asked() else StoppedBy.TIME_LIMIT
         found = best.as_result(deadline.elapsed_s, reason)
-        return cut_short(standings[-1], found) if standings else Ranking(found, ())
+        return interim_ranking(reports[-1], found) if reports else Ranking(found, ())
 
     machine = ProcessorWatch()
     with machine.looking():
         found = run_interruptibly(
-            lambda stop: asked.search(SearchWatch(so_far, stop, standings.append)),
+            lambda stop: asked.search(SearchWatch(so_far, stop, reports.append)),
             deadline.until(),
             ranking_so_far,
         )

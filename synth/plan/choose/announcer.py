@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 
 from synth.plan.choose.candidates import Trial
-from synth.plan.choose.standings import Standings
+from synth.plan.choose.race_state import RaceState
 from synth.search.best_so_far import BestSoFar
 from synth.search.clock import Clock
 from synth.solver.result import Incumbent
@@ -14,7 +14,7 @@ from synth.solver.watch import OnImprovement
 class Announcer:
     """Passes incumbents of single trials on, with the bound that holds for all candidates."""
 
-    def __init__(self, race: Standings, clock: Clock, on_improvement: OnImprovement | None) -> None:
+    def __init__(self, race: RaceState, clock: Clock, on_improvement: OnImprovement | None) -> None:
         self.race, self.clock = race, clock
         self._so_far = None if on_improvement is None else BestSoFar(on_improvement)
 

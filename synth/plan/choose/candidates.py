@@ -71,8 +71,10 @@ def decided(candidate: Candidate) -> Candidate:
 
 @dataclass(eq=False)
 class Trial:
-    """Knowledge about a candidate: the best schedule found, and a lower bound on all schedules.
+    """A candidate with its best schedule so far, and a lower bound on all schedules.
 
+    As in black-box optimization (Golovin et al., "Google Vizier", KDD 2017), a trial gets time more
+    than once, and may be pruned at any moment.
     The bound and its certificate hold for the partition of `problem`. `is_over` says that more time
     would find nothing better there. `num_searches` counts the searches. `published` are the
     published schedules judged before (all of them with `is_judged`), and `moved` is the best one
@@ -174,7 +176,7 @@ class Trial:
         return self.lower_bound_us if problem.partition == self.problem.partition else 0
 
 
-OnStandings = Callable[[Sequence[Trial]], None]
+OnTrials = Callable[[Sequence[Trial]], None]
 
 
 class SearchWatch(NamedTuple):
@@ -183,13 +185,13 @@ class SearchWatch(NamedTuple):
     Attributes:
         on_improvement: called with improvements, each better than all before.
         stop: set it, from any thread, to get the best so far.
-        on_standings: called after each step with copies of the trials, best first; not called
+        on_trials: called after each step with copies of the trials, best first; not called
             where there is one candidate.
     """
 
     on_improvement: OnImprovement | None
     stop: threading.Event
-    on_standings: OnStandings = lambda _: None
+    on_trials: OnTrials = lambda _: None
 
     @property
     def of_one(self) -> SolveWatch:
@@ -201,13 +203,13 @@ class Ranking(NamedTuple):
     """The best result over all candidates, and the trials of all, best first.
 
     The bound of the result holds for all candidates, each on its placement and partition, and for
-    all partitions if its `bound_scope` says so. With `is_cut_short` the search did not end in time:
+    all partitions if its `bound_scope` says so. With `is_interim` the search had not ended:
     the result is the best one announced, and the other trials have bounds only.
     """
 
     result: Result
     trials: tuple[Trial, ...]
-    is_cut_short: bool = False
+    is_interim: bool = False
 
     @property
     def name(self) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from synth.plan.choose.candidates import Trial
-from synth.plan.choose.standings import Standings
+from synth.plan.choose.race_state import RaceState
 from synth.plan.published.cut_moves import CutMoves
 from synth.plan.published.order_scores import Judge, OrderScores
 from synth.plan.published.variants import Sizes, VariantCosts
@@ -22,7 +22,7 @@ CutsOf = Callable[[Placement], Sequence[Sizes]]
 class CutTrials:
     """Makes a trial on a better cut for the best order found, once for each order."""
 
-    def __init__(self, profile: Profile, race: Standings, cuts: CutsOf) -> None:
+    def __init__(self, profile: Profile, race: RaceState, cuts: CutsOf) -> None:
         self.race, self.costs, self.cuts = race, VariantCosts(profile), cuts
         self.moved: list[Schedule] = []
 

@@ -13,10 +13,11 @@ from dataclasses import replace
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.plan.choose.announcer import Announcer
-from synth.plan.choose.candidates import Candidate, OnStandings, Partitioning, Ranking, Trial
+from synth.plan.choose.candidates import Candidate, OnTrials, Partitioning, Ranking, Trial
 from synth.plan.choose.judging import infeasible_result, result_without_schedule
 from synth.plan.choose.published_cuts import baseline_of
-from synth.plan.choose.standings import Standings
+from synth.plan.choose.race_state import RaceState
+from synth.plan.choose.ranking import final_ranking
 from synth.plan.published.best_variant import PublishedVariant
 from synth.plan.published.family_searches import FamilySearches
 from synth.plan.published.order_scores import Judge
@@ -37,18 +38,18 @@ def best_of_given_orders(
     options: SolveOptions,
     on_improvement: OnImprovement | None,
     stop: threading.Event,
-    on_standings: OnStandings,
+    on_trials: OnTrials,
 ) -> Ranking:
     """Find the best partition and layers of all candidates; the arguments are `solve_best_of`'s.
 
     Raises:
         SynthError: the schedules admit none of the numbers.
     """
-    clock, race = options.clock(stop), Standings(candidates, partitioning, options.gap)
+    clock, race = options.clock(stop), RaceState(candidates, partitioning, options.gap)
     announcer = Announcer(race, clock, on_improvement)
     search = _Search(profile, race, clock.deadline(options.time_limit_s))
     race.trials = [race.new(candidate) for candidate in candidates]
-    on_standings(race.copies())
+    on_trials(race.copies())
     refusals: list[SynthError] = []
     too_large: list[Trial] = []
     for trial in race.trials:
@@ -60,11 +61,13 @@ def best_of_given_orders(
         else:
             too_large += [trial] if trial.value_us is None else []
         announcer.announce_judged(trial)
-        on_standings(race.copies())
+        on_trials(race.copies())
     if len(refusals) == len(candidates):
         raise refusals[0]
     is_over = not search.is_late()
-    chosen = race.answer(clock.elapsed_s, is_interrupted=stop.is_set(), is_over=is_over)
+    chosen = final_ranking(
+        race, clock.elapsed_s, is_interrupted=stop.is_set(), is_exhausted=is_over
+    )
     if chosen.result.value_us is None and not all(trial.is_impossible for trial in race.trials):
         message = _why_none_fits(too_large, is_over=is_over)
         return chosen._replace(result=replace(chosen.result, message=message))
@@ -97,7 +100,7 @@ def _why_none_fits(those: Sequence[Trial], *, is_over: bool) -> str:
 class _Search:
     """Searches for the best variants of the candidates' schedules."""
 
-    def __init__(self, profile: Profile, race: Standings, should_stop: Callable[[], bool]) -> None:
+    def __init__(self, profile: Profile, race: RaceState, should_stop: Callable[[], bool]) -> None:
         problem, partitioning = race.candidates[0].problem, race.partitioning
         self.profile, self.race, self.is_late = profile, race, should_stop
         self.families = FamilySearches(

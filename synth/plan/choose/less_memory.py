@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from synth.plan.choose.candidates import Candidate, Trial
-from synth.plan.choose.standings import Standings
+from synth.plan.choose.race_state import RaceState
 from synth.plan.recompute.layer_choice import without_layers
 from synth.plan.tuning import RACE
 from synth.schedule.rank_memory import exceeds_caps
@@ -19,7 +19,7 @@ from synth.solver.evaluate.evaluate import evaluate
 from synth.solver.result import Result, judged_result
 
 
-def less_memory_trial(race: Standings, solve: Callable[[Candidate], Result]) -> Trial | None:
+def less_memory_trial(race: RaceState, solve: Callable[[Candidate], Result]) -> Trial | None:
     """Return a trial that has a result under the lower limit; None unless it is the best of all.
 
     Args:
@@ -46,7 +46,7 @@ def less_memory_trial(race: Standings, solve: Callable[[Candidate], Result]) -> 
     return trial
 
 
-def fits_less_memory(race: Standings) -> bool:
+def fits_less_memory(race: RaceState) -> bool:
     """Return True if the best schedule fits the lower limit as well: memory hardly binds."""
     best = race.best
     if best is None or best.found is None:

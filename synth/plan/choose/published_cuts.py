@@ -15,7 +15,7 @@ from synth.errors import SynthError
 from synth.families import family_of, names_on
 from synth.objective import Objective
 from synth.plan.choose.candidates import Candidate, Partitioning, Trial
-from synth.plan.choose.standings import Standings
+from synth.plan.choose.race_state import RaceState
 from synth.plan.published.best_variant import BestVariant, PublishedVariant
 from synth.plan.published.family_searches import FamilySearches
 from synth.plan.published.order_scores import Judge
@@ -37,7 +37,7 @@ PublishedTrials = Callable[
 class PublishedCuts:
     """Makes trials on the best partitions of published schedules."""
 
-    def __init__(self, profile: Profile, race: Standings) -> None:
+    def __init__(self, profile: Profile, race: RaceState) -> None:
         """Search for nothing yet."""
         self.profile, self.race = profile, race
         problem = race.candidates[0].problem

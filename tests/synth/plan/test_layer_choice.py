@@ -18,7 +18,7 @@ from synth.costs.stage_costs import StageCosts
 from synth.op_kinds import OpKind
 from synth.options.profiles import load_profile
 from synth.plan.choose.candidates import Candidate, Partitioning
-from synth.plan.choose.race_run import solve_best_of
+from synth.plan.choose.race import solve_best_of
 from synth.plan.recompute.choice import limits_bytes, needs_bytes, solve_with
 from synth.plan.recompute.choice_search import solve_choosing
 from synth.plan.recompute.given_stages import solve_recomputing

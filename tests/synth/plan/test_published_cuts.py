@@ -11,9 +11,9 @@ from benchmarks.realistic_suite import best_published, in_processor_time, solved
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.families import family_of, generate, names_on
-from synth.plan.choose import race_run
+from synth.plan.choose import race
 from synth.plan.choose.candidates import Candidate, Partitioning
-from synth.plan.choose.race_run import solve_best_of
+from synth.plan.choose.race import solve_best_of
 from synth.plan.partition.candidates import equal_cuts
 from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.profile import Profile
@@ -68,7 +68,7 @@ def stop(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
         stop.set()
         return Result.without_schedule(problem, StoppedBy.INTERRUPT, "stopped")
 
-    monkeypatch.setattr(race_run, "solve_repartitioning", ended)
+    monkeypatch.setattr(race, "solve_repartitioning", ended)
     return stop
 
 

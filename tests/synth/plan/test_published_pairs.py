@@ -11,9 +11,9 @@ from synth.costs.partition_costs import partition_costs
 from synth.families import families
 from synth.layer_times import LayerTimes
 from synth.objective import BoundScope
-from synth.plan.choose import with_pairs
+from synth.plan.choose import published_pairs
 from synth.plan.choose.candidates import Candidate, Partitioning, Ranking, SearchWatch
-from synth.plan.choose.with_pairs import PublishedPairs, search_beside_pairs
+from synth.plan.choose.published_pairs import PublishedPairs, search_beside_pairs
 from synth.plan.reprove.reproof import ProofVerdict
 from synth.plan.reprove.reprove import reprove
 from synth.profile import Profile
@@ -104,7 +104,7 @@ def test_the_pairs_of_a_hint_are_tried_as_they_are(
     hint = synth.simulate(
         "dualpipe-v:overlap", profile, ranks=RANKS, micro_batches=NUMBER, partition=sizes
     )
-    monkeypatch.setattr(with_pairs, "pair_names", lambda where: [])
+    monkeypatch.setattr(published_pairs, "pair_names", lambda where: [])
     plan = solved(profile, placement="v", hint=hint)
     assert plan.schedule().overlapped == hint.schedule().overlapped
     assert (plan.partition, plan.claim.makespan_us) == (hint.partition, hint.claim.makespan_us)

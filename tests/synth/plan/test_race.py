@@ -8,9 +8,9 @@ import pytest
 
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
-from synth.plan.choose import first_trials, race_run
+from synth.plan.choose import first_trials, race
 from synth.plan.choose.candidates import Candidate, Partitioning
-from synth.plan.choose.race_run import solve_best_of
+from synth.plan.choose.race import solve_best_of
 from synth.plan.partition.balance import balance
 from synth.plan.tuning import RACE
 from synth.schedule.placements import usual
@@ -181,7 +181,7 @@ def test_time_goes_to_those_that_can_still_win(monkeypatch: pytest.MonkeyPatch) 
             "bidirectional-v": [(2600, 1500)],
         }
     )
-    monkeypatch.setattr(race_run, "solve_repartitioning", answers)
+    monkeypatch.setattr(race, "solve_repartitioning", answers)
     monkeypatch.setattr(first_trials, "judge", lambda *judged: None)
     chosen = solve_best_of(candidates(), PROFILE, Partitioning.GIVEN, options=counted(100))
     assert answers.asked == [
@@ -202,10 +202,10 @@ def test_those_that_found_no_time_at_first_share_what_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answers = Trials({name: [(2000, 1000)] * 9 for name in [c.name for c in candidates()]})
-    monkeypatch.setattr(race_run, "solve_repartitioning", answers)
+    monkeypatch.setattr(race, "solve_repartitioning", answers)
     monkeypatch.setattr(first_trials, "judge", lambda *judged: None)
     monkeypatch.setattr(
-        race_run, "RACE", replace(RACE, first_share_of_left=0.0, second_share_of_left=0.0)
+        race, "RACE", replace(RACE, first_share_of_left=0.0, second_share_of_left=0.0)
     )
     solve_best_of(candidates(), PROFILE, Partitioning.GIVEN, options=counted(100))
     first, *others = answers.asked

@@ -203,7 +203,7 @@ def search_beside_pairs(
         pairs: the published schedules, not yet judged.
         search: the search for orders; the other arguments are those of it.
     """
-    on_improvement, stop, on_standings = watch
+    on_improvement, stop, on_trials = watch
     clock = options.clock(stop)
     for trial in pairs.judge(clock.deadline(RACE.pairs_share_of_limit * options.time_limit_s)):
         assert trial.found is not None
@@ -227,12 +227,12 @@ def search_beside_pairs(
         if on_improvement is not None and incumbent.value_us < least_us:
             on_improvement(incumbent)
 
-    def tell_standings(trials: Sequence[Trial]) -> None:
-        on_standings(_ranked(best, trials))
+    def tell_trials(trials: Sequence[Trial]) -> None:
+        on_trials(_ranked(best, trials))
 
     best.published = tuple(pairs.rows)
     rest = replace(options, time_limit_s=max(0.0, clock.left_s()))
-    others = _with_rows(search(rest, SearchWatch(tell, enough, tell_standings)), pairs.rows)
+    others = _with_rows(search(rest, SearchWatch(tell, enough, tell_trials)), pairs.rows)
     if not others.trials:
         only = Trial(pairs.candidates[0], others.result.lower_bound_us, others.result)
         others = others._replace(trials=(only,))
