@@ -179,7 +179,8 @@ class Trial:
 OnTrials = Callable[[Sequence[Trial]], None]
 
 
-class SearchWatch(NamedTuple):
+@dataclass(frozen=True)
+class SearchWatch:
     """The listeners of a search, and the event that stops it.
 
     Attributes:
@@ -189,8 +190,8 @@ class SearchWatch(NamedTuple):
             where there is one candidate.
     """
 
-    on_improvement: OnImprovement | None
-    stop: threading.Event
+    on_improvement: OnImprovement | None = None
+    stop: threading.Event = field(default_factory=threading.Event)
     on_trials: OnTrials = lambda _: None
 
     @property

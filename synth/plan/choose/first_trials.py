@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from synth.plan.choose.announcer import Announcer
-from synth.plan.choose.candidates import OnTrials, Partitioning, Trial
+from synth.plan.choose.candidates import Partitioning, Trial
 from synth.plan.choose.cut_halving import CutHalving
 from synth.plan.choose.judging import (
     infeasible_result,
@@ -15,33 +15,22 @@ from synth.plan.choose.judging import (
 from synth.plan.choose.list_schedule_trials import ListScheduleTrials
 from synth.plan.choose.published import Pass
 from synth.plan.choose.published_cuts import PublishedCuts, PublishedTrials
-from synth.plan.choose.race_state import RaceState
 from synth.plan.tuning import CUT_HALVING, JUDGING, LIST_TRIALS, RACE
 from synth.profile import Profile
-from synth.search.clock import Clock
 from synth.search.outcome import rank_key
 from synth.solver.evaluate.evaluate import evaluate
 from synth.solver.lower_limits import made_for_lower_limits
 from synth.solver.options import SolveOptions
 from synth.solver.result import judged_result
-from synth.solver.watch import OnImprovement
 
 
 class FirstTrials:
     """The trials with which a race begins, each with the schedule that is judged best on it."""
 
-    def __init__(
-        self,
-        profile: Profile,
-        options: SolveOptions,
-        race: RaceState,
-        clock: Clock,
-        on_improvement: OnImprovement | None,
-        on_trials: OnTrials,
-    ) -> None:
+    def __init__(self, profile: Profile, options: SolveOptions, announcer: Announcer) -> None:
+        race, clock = announcer.race, announcer.clock
         self.profile, self.options, self.race, self.clock = profile, options, race, clock
-        self.stop, self.on_trials = clock.stop, on_trials
-        self.announcer = Announcer(race, clock, on_improvement)
+        self.stop, self.announcer = clock.stop, announcer
         self.cut_halving = CutHalving(race, options, clock)
         self.published = PublishedCuts(profile, race)
         self.cuts = self.published.searches.cuts
@@ -52,7 +41,7 @@ class FirstTrials:
         """Judge published schedules, also on their best partitions, and list schedules."""
         race = self.race
         race.trials = [race.new(candidate, is_quick=True) for candidate in race.candidates]
-        self.on_trials(race.copies())
+        self.announcer.tell_trials()
         # Next come their best partitions, these among them, or else a search that needs the time.
         is_on_one = len(race.candidates) == 1 and race.partitioning != Partitioning.SEARCHED
         share = JUDGING.first_cut_share if race.has_many_cuts or is_on_one else 1
@@ -127,7 +116,7 @@ class FirstTrials:
     def tell(self, trial: Trial) -> None:
         """Announce the schedule of a trial, and tell of all trials."""
         self.announcer.announce_judged(trial)
-        self.on_trials(self.race.copies())
+        self.announcer.tell_trials()
 
     def tighten(self) -> None:
         """Improve the quick bounds while there is time, and announce the better one."""

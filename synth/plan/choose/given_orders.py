@@ -6,14 +6,13 @@ no timed trials: each candidate's schedule is searched for its partition and its
 gap is what any other order could gain there at most.
 """
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.plan.choose.announcer import Announcer
-from synth.plan.choose.candidates import Candidate, OnTrials, Partitioning, Ranking, Trial
+from synth.plan.choose.candidates import Candidate, Partitioning, Ranking, SearchWatch, Trial
 from synth.plan.choose.judging import infeasible_result, result_without_schedule
 from synth.plan.choose.published_cuts import baseline_of
 from synth.plan.choose.race_state import RaceState
@@ -28,7 +27,6 @@ from synth.search.outcome import StoppedBy
 from synth.solver.evaluate.evaluate import EvaluatedSchedule
 from synth.solver.options import SolveOptions
 from synth.solver.result import judged_result
-from synth.solver.watch import OnImprovement
 
 
 def best_of_given_orders(
@@ -36,20 +34,18 @@ def best_of_given_orders(
     profile: Profile,
     partitioning: Partitioning,
     options: SolveOptions,
-    on_improvement: OnImprovement | None,
-    stop: threading.Event,
-    on_trials: OnTrials,
+    watch: SearchWatch,
 ) -> Ranking:
     """Find the best partition and layers of all candidates; the arguments are `solve_best_of`'s.
 
     Raises:
         SynthError: the schedules admit none of the numbers.
     """
-    clock, race = options.clock(stop), RaceState(candidates, partitioning, options.gap)
-    announcer = Announcer(race, clock, on_improvement)
+    clock, race = options.clock(watch.stop), RaceState(candidates, partitioning, options.gap)
+    announcer = Announcer(race, clock, watch)
     search = _Search(profile, race, clock.deadline(options.time_limit_s))
     race.trials = [race.new(candidate) for candidate in candidates]
-    on_trials(race.copies())
+    announcer.tell_trials()
     refusals: list[SynthError] = []
     too_large: list[Trial] = []
     for trial in race.trials:
@@ -61,12 +57,12 @@ def best_of_given_orders(
         else:
             too_large += [trial] if trial.value_us is None else []
         announcer.announce_judged(trial)
-        on_trials(race.copies())
+        announcer.tell_trials()
     if len(refusals) == len(candidates):
         raise refusals[0]
     is_over = not search.is_late()
     chosen = final_ranking(
-        race, clock.elapsed_s, is_interrupted=stop.is_set(), is_exhausted=is_over
+        race, clock.elapsed_s, is_interrupted=watch.stop.is_set(), is_exhausted=is_over
     )
     if chosen.result.value_us is None and not all(trial.is_impossible for trial in race.trials):
         message = _why_none_fits(too_large, is_over=is_over)

@@ -203,8 +203,7 @@ def search_beside_pairs(
         pairs: the published schedules, not yet judged.
         search: the search for orders; the other arguments are those of it.
     """
-    on_improvement, stop, on_trials = watch
-    clock = options.clock(stop)
+    on_improvement, clock = watch.on_improvement, options.clock(watch.stop)
     for trial in pairs.judge(clock.deadline(RACE.pairs_share_of_limit * options.time_limit_s)):
         assert trial.found is not None
         incumbent = replace(trial.found, wall_s=clock.elapsed_s).as_incumbent()
@@ -220,7 +219,7 @@ def search_beside_pairs(
         is_of_all = one.bound_scope == BoundScope.ALL or not searches_others
         return is_of_all and one.lower_bound_us >= least_us
 
-    enough = ConditionalStop[Incumbent](stop, is_proof)
+    enough = ConditionalStop[Incumbent](watch.stop, is_proof)
 
     def tell(incumbent: Incumbent) -> None:
         enough.watch(incumbent)
@@ -228,7 +227,7 @@ def search_beside_pairs(
             on_improvement(incumbent)
 
     def tell_trials(trials: Sequence[Trial]) -> None:
-        on_trials(_ranked(best, trials))
+        watch.on_trials(_ranked(best, trials))
 
     best.published = tuple(pairs.rows)
     rest = replace(options, time_limit_s=max(0.0, clock.left_s()))

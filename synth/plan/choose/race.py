@@ -15,15 +15,15 @@ That a bound prunes a trial before its time is over is racing (Maron and Moore, 
 Birattari et al., GECCO 2002).
 """
 
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
+from synth.plan.choose.announcer import Announcer
 from synth.plan.choose.candidates import (
     Candidate,
-    OnTrials,
     Partitioning,
     Ranking,
+    SearchWatch,
     Trial,
     decided,
 )
@@ -39,7 +39,7 @@ from synth.plan.tuning import CUT_MOVES, RACE
 from synth.profile import Profile
 from synth.solver.options import Part, SolveOptions
 from synth.solver.result import Result
-from synth.solver.watch import OnImprovement, SolveWatch
+from synth.solver.watch import SolveWatch
 
 
 def solve_best_of(
@@ -47,9 +47,7 @@ def solve_best_of(
     profile: Profile,
     partitioning: Partitioning = Partitioning.EVEN,
     options: SolveOptions | None = None,
-    on_improvement: OnImprovement | None = None,
-    stop: threading.Event | None = None,
-    on_trials: OnTrials = lambda trials: None,
+    watch: SearchWatch | None = None,
 ) -> Ranking:
     """Find the best schedule over all candidates.
 
@@ -59,20 +57,15 @@ def solve_best_of(
         profile: the profile of the candidates' costs.
         partitioning: given, even or searched; a search begins with those given.
         options: the time limit is for all candidates together; a hint is ignored.
-        on_improvement: called with improvements over all candidates, on the problem of a trial.
-        stop: ends the race with the best so far.
-        on_trials: called after each step with copies of all trials, best first.
+        watch: told of improvements over all candidates, on the problem of a trial.
 
     Returns:
         The best result, whose bound holds for all candidates, and all trials.
     """
-    options, stop = options or SolveOptions(), stop or threading.Event()
+    options, watch = options or SolveOptions(), watch or SearchWatch()
     if all(candidate.order is not None for candidate in candidates):
-        return best_of_given_orders(
-            candidates, profile, partitioning, options, on_improvement, stop, on_trials
-        )
-    run = _Race(candidates, profile, partitioning, options, on_improvement, stop, on_trials)
-    return run.run()
+        return best_of_given_orders(candidates, profile, partitioning, options, watch)
+    return _Race(candidates, profile, partitioning, options, watch).run()
 
 
 class _Race:
@@ -84,14 +77,13 @@ class _Race:
         profile: Profile,
         partitioning: Partitioning,
         options: SolveOptions,
-        on_improvement: OnImprovement | None,
-        stop: threading.Event,
-        on_trials: OnTrials,
+        watch: SearchWatch,
     ) -> None:
-        self.profile, self.options, self.on_trials = profile, options, on_trials
-        self.stop, self.clock = stop, options.clock(stop, RACE.least_share_of_limit)
+        self.profile, self.options, self.stop = profile, options, watch.stop
+        self.clock = options.clock(watch.stop, RACE.least_share_of_limit)
         self.race = RaceState(list(map(decided, candidates)), partitioning, options.gap)
-        self.first = FirstTrials(profile, options, self.race, self.clock, on_improvement, on_trials)
+        self.announcer = Announcer(self.race, self.clock, watch)
+        self.first = FirstTrials(profile, options, self.announcer)
         self.cut_halving = self.first.cut_halving
         self.partitions = PartitionTrials(profile, options, self.race, self.clock, self.first.cuts)
         self.cuts = CutTrials(profile, self.race, self.first.cuts)
@@ -159,7 +151,7 @@ class _Race:
             self.first.tighten()
         elif race.best is not None:
             race.keep_only(race.best)
-        self.on_trials(race.copies())
+        self.announcer.tell_trials()
 
     def _move_cuts(self) -> None:
         """Add a trial of the best order on a better cut, if partitions are searched."""
@@ -191,7 +183,7 @@ class _Race:
 
         def solve(lower: Candidate) -> Result:
             self.clock.grant(limit_s)
-            return solve_best_of([lower], *given, stop=self.stop).result
+            return solve_best_of([lower], *given, SearchWatch(stop=self.stop)).result
 
         new = less_memory_trial(self.race, solve)
         if new is not None:
@@ -239,7 +231,7 @@ class _Race:
         if start is not None:
             options = options.going_on_from(start)
         trial.take(self._solve(trial, options))
-        self.on_trials(self.race.copies())
+        self.announcer.tell_trials()
 
     def _solve(self, trial: Trial, options: SolveOptions) -> Result:
         return solve_repartitioning(
@@ -247,6 +239,6 @@ class _Race:
             trial.candidate.problem,
             trial.candidate.choice,
             options,
-            SolveWatch(self.first.announcer.listener(trial), self.stop),
+            SolveWatch(self.announcer.listener(trial), self.stop),
             trial.attempts,
         )

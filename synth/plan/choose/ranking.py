@@ -11,7 +11,6 @@ from synth.plan.choose.race_state import RaceState
 from synth.plan.recompute.choice import quick_bound_us
 from synth.plan.recompute.layer_choice import without_layers
 from synth.search.outcome import StoppedBy, rank_key, reason_of_end
-from synth.solver.problem import Problem
 from synth.solver.result import Baseline, Result
 
 
@@ -99,7 +98,9 @@ def interim_ranking(trials: Sequence[Trial], announced: Result) -> Ranking:
         best = announced
         here = min(trials, key=lambda trial: trial.distance_to(announced.problem))
         # The bound of another partition does not hold there, but a closed form does.
-        bound_us = here.bound_on(announced.problem) or _quick_bound_us(here, announced.problem)
+        bound_us = here.bound_on(announced.problem) or quick_bound_us(
+            without_layers(announced.problem), here.candidate.choice
+        )
         here.lower_bound_us = min(best.value_us or 0, bound_us)
         here.found = announced
         trials = (here, *(trial for trial in trials if trial is not here))
@@ -135,8 +136,3 @@ def _at_best(row: Baseline, found: Result) -> Baseline:
         fits=True,
         partition=found.problem.partition,
     )
-
-
-def _quick_bound_us(trial: Trial, problem: Problem) -> int:
-    """Return the closed-form bound of a trial's placement on the partition of another problem."""
-    return quick_bound_us(without_layers(problem), trial.candidate.choice)

@@ -12,7 +12,7 @@ from benchmarks.realistic_suite import candidate_of
 from synth.costs.recomputation import NOT_RECOMPUTED, Recomputation
 from synth.objective import BoundScope
 from synth.plan.choose import cut_halving
-from synth.plan.choose.candidates import Candidate, Partitioning, Trial
+from synth.plan.choose.candidates import Candidate, Partitioning, SearchWatch, Trial
 from synth.plan.choose.cut_halving import CutHalving
 from synth.plan.choose.list_schedule_trials import ListScheduleTrials
 from synth.plan.choose.race import solve_best_of
@@ -301,7 +301,7 @@ def test_a_stop_ends_the_heats(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_cut_is_searched_and_it_alone_has_a_bound(choice: Choice) -> None:
     reports: list[Sequence[Trial]] = []
     asked = [chosen(choice)], CASE.profile, Partitioning.SEARCHED, counted(4)
-    answer = solve_best_of(*asked, on_trials=reports.append)
+    answer = solve_best_of(*asked, watch=SearchWatch(on_trials=reports.append))
     (trial,) = answer.trials
     # Whoever is told of the trials knows of the cut that is left before it is searched.
     assert [len(told) for told in reports[-2:]] == [1, 1]

@@ -13,7 +13,13 @@ from synth.families import generate, names_on, variants_for
 from synth.op_kinds import OpKind
 from synth.options.profiles import load_profile
 from synth.plan.choose import race
-from synth.plan.choose.candidates import Candidate, Partitioning, Trial, placements_to_try
+from synth.plan.choose.candidates import (
+    Candidate,
+    Partitioning,
+    SearchWatch,
+    Trial,
+    placements_to_try,
+)
 from synth.plan.choose.judging import judge, offloading_trial
 from synth.plan.choose.published import JudgedSchedules, Pass
 from synth.plan.choose.race import solve_best_of
@@ -253,8 +259,7 @@ def test_a_race_that_is_cut_short_keeps_what_is_known_of_every_placement() -> No
         those,
         profile,
         options=SolveOptions(1e-9),
-        on_improvement=so_far,
-        on_trials=reports.append,
+        watch=SearchWatch(so_far, on_trials=reports.append),
     )
     assert so_far.best is not None
     announced = so_far.best.as_result(1.0, StoppedBy.TIME_LIMIT)

@@ -9,7 +9,7 @@ import pytest
 
 from synth.costs.partition_costs import partition_costs
 from synth.objective import BoundScope, Objective
-from synth.plan.choose.candidates import Candidate, Partitioning
+from synth.plan.choose.candidates import Candidate, Partitioning, SearchWatch
 from synth.plan.choose.race import solve_best_of
 from synth.plan.choose.race_state import RaceState
 from synth.plan.list_schedule_judge import RuleValue
@@ -236,7 +236,7 @@ def test_what_is_told_on_the_way_holds_for_all_partitions() -> None:
         PROFILE,
         Partitioning.SEARCHED,
         counted(20),
-        on_improvement=heard.append,
+        watch=SearchWatch(heard.append),
     )
     assert chosen.result.bound_scope == BoundScope.ALL
     # Published schedules are told of before there are bounds of all partitions.

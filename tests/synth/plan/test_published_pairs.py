@@ -1,7 +1,6 @@
 """Published schedules with F and BW at once as answers of a search."""
 
 import random
-import threading
 from dataclasses import replace
 
 import pytest
@@ -185,5 +184,5 @@ def test_a_bound_of_the_partitions_tried_does_not_end_a_search_for_others(
         return Ranking(found, ())
 
     options = SolveOptions(time_limit_s=1, workers=1, deterministic=True)
-    search_beside_pairs(pairs, search, options, SearchWatch(None, threading.Event()))
+    search_beside_pairs(pairs, search, options, SearchWatch())
     assert ends == [partitioning != Partitioning.SEARCHED, True]
