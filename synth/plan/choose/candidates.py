@@ -16,7 +16,7 @@ from synth.search.outcome import StoppedBy, rank_key, relative_gap
 from synth.solver.evaluate.evaluate import EvaluatedSchedule
 from synth.solver.infeasibility import needed_bytes
 from synth.solver.problem import Problem
-from synth.solver.result import Baseline, Result
+from synth.solver.result import Baseline, Result, judged_result
 from synth.solver.watch import OnImprovement, SolveWatch
 
 
@@ -149,6 +149,17 @@ class Trial:
             and self.candidate.problem.partition == other.candidate.problem.partition
             and self.problem.partition == other.problem.partition
         )
+
+    def offer(self, problem: Problem, found: EvaluatedSchedule) -> bool:
+        """Take a schedule that no search found, if it is better; return True if it is.
+
+        Args:
+            problem: the problem that it solves, with its partition and its recomputed layers.
+        """
+        is_better = self.value_us is None or found.value_us < self.value_us
+        if is_better:
+            self.found = judged_result(problem, found, self.lower_bound_us)
+        return is_better
 
     def take(self, found: Result) -> None:
         """Take the better schedule of a search, and the better bound on its partition."""

@@ -33,7 +33,6 @@ from synth.search.outcome import rank_key
 from synth.solver.improve.annealing import Annealing, first_rounds_s
 from synth.solver.improve.compiled_kernels import are_usable
 from synth.solver.options import Part, SolveOptions
-from synth.solver.result import judged_result
 from synth.solver.watch import SolveWatch
 
 
@@ -148,8 +147,7 @@ class CutHalving:
         if best.problem.layer_menu is not None:
             return
         moved = moved_within(self.clock, best.problem, best.found)
-        if moved is not None:
-            best.found = judged_result(moved.problem, moved.found, best.lower_bound_us)
+        if moved is not None and best.offer(moved.problem, moved.found):
             tell(best)
 
     def _anneal(
@@ -170,9 +168,8 @@ class CutHalving:
             units = left() if clock.is_deterministic else math.inf
             found = annealing.run(units, is_late, least_us)
         for better in found:
-            if rank_key(better.value_us) < rank_key(trial.value_us):
-                whole = replace(better, schedule=written_out(better.schedule, stages))
-                trial.found = judged_result(problem, whole, least_us)
+            whole = replace(better, schedule=written_out(better.schedule, stages))
+            if trial.offer(problem, whole):
                 tell(trial)
 
     def _annealing_of(self, trial: Trial, stages: tuple[int, ...]) -> Annealing:

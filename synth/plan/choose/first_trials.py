@@ -17,11 +17,9 @@ from synth.plan.choose.published import Pass
 from synth.plan.choose.published_cuts import PublishedCuts, PublishedTrials
 from synth.plan.tuning import CUT_HALVING, JUDGING, LIST_TRIALS, RACE
 from synth.profile import Profile
-from synth.search.outcome import rank_key
 from synth.solver.evaluate.evaluate import evaluate
 from synth.solver.lower_limits import made_for_lower_limits
 from synth.solver.options import SolveOptions
-from synth.solver.result import judged_result
 
 
 class FirstTrials:
@@ -207,8 +205,7 @@ class FirstTrials:
                 cost = JUDGING.late_timed_cost * problem.num_ops
                 self.clock.grant(cost / JUDGING.ops_per_s)
                 found = evaluate(problem, schedule, name)
-                if found is not None and rank_key(found.value_us) < rank_key(trial.value_us):
-                    trial.found = judged_result(problem, found, trial.lower_bound_us)
+                if found is not None and trial.offer(problem, found):
                     self.announcer.announce_judged(trial)
 
     def _repartition(self, until_s: float) -> None:

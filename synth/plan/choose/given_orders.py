@@ -24,9 +24,7 @@ from synth.plan.recompute.layer_choice import applies, with_layers
 from synth.profile import Profile
 from synth.schedule.files.certificate import Certificate, ProverName
 from synth.search.outcome import StoppedBy
-from synth.solver.evaluate.evaluate import EvaluatedSchedule
 from synth.solver.options import SolveOptions
-from synth.solver.result import judged_result
 
 
 def best_of_given_orders(
@@ -135,7 +133,7 @@ class _Search:
         problem, sizes = trial.problem, found.variant.sizes
         if sizes != problem.partition:
             costs = partition_costs(self.profile, sizes, problem.placement.ranks)
-            problem = replace(problem, costs=costs, partition=sizes, partition_is_best=False)
+            problem = problem.on_partition(costs, sizes)
         trial.candidate = trial.candidate.on(problem)
         trial.lower_bound_us = self.race.new(trial.candidate).lower_bound_us
         is_chosen = trial.candidate.choice is None
@@ -143,7 +141,4 @@ class _Search:
         trial.certificate = Certificate(prover=prover)
         if found.recomputed_layers:
             problem = with_layers(problem, found.recomputed_layers)
-        evaluated = EvaluatedSchedule(
-            found.lowered.schedule, found.timeline, found.score.value_us, found.peaks_bytes, name
-        )
-        trial.found = judged_result(problem, evaluated, trial.lower_bound_us)
+        trial.offer(problem, found.evaluated(name))

@@ -90,9 +90,8 @@ def _run(
         return charge(schedules * num_ops, step, needs_one)
 
     published.run(step, charge_schedules, best_us)
-    best = published.best
-    if best is not None and (trial.value_us is None or best.value_us < trial.value_us):
-        trial.found = judged_result(published.best_problem, best, trial.lower_bound_us)
+    if published.best is not None:
+        trial.offer(published.best_problem, published.best)
 
 
 def offloading_trial(trial: Trial) -> Trial | None:

@@ -8,7 +8,6 @@ wrong one.
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +33,6 @@ from synth.solver.improve.release_dates import at_release_dates
 from synth.solver.infeasibility import may_fit
 from synth.solver.instance.memory_models import safe_memory
 from synth.solver.instance.timing import Programs
-from synth.solver.result import judged_result
 
 
 class _ListSchedule(NamedTuple):
@@ -187,7 +185,7 @@ class ListScheduleTrials:
         """Return a trial on a cut; None if nothing fits there."""
         where = candidate.problem.placement
         costs = partition_costs(self.profile, sizes, where.ranks)
-        moved = replace(candidate.problem, costs=costs, partition=sizes, partition_is_best=False)
+        moved = candidate.problem.on_partition(costs, sizes)
         return self.race.new(candidate.on(moved), is_quick=True) if may_fit(moved) else None
 
     def _descended(
@@ -278,8 +276,8 @@ class ListScheduleTrials:
             )
             if schedule is not None and (best is None or schedule.value_us < best.value_us):
                 best = schedule
-        if best is not None and rank_key(best.value_us) < rank_key(trial.value_us):
-            trial.found = judged_result(trial.problem, best, trial.lower_bound_us)
+        if best is not None:
+            trial.offer(trial.problem, best)
 
 
 def _is_loose(trial: Trial) -> bool:

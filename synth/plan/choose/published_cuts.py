@@ -25,8 +25,8 @@ from synth.plan.tuning import JUDGING
 from synth.profile import Profile
 from synth.schedule.model import Placement
 from synth.search.outcome import rank_key, relative_gap
-from synth.solver.evaluate.evaluate import EvaluatedSchedule, split_backward
-from synth.solver.result import Baseline, judged_result
+from synth.solver.evaluate.evaluate import split_backward
+from synth.solver.result import Baseline
 
 # Yields trials, given those that were judged, what ends the search, and what counts its ops.
 PublishedTrials = Callable[
@@ -195,16 +195,14 @@ class PublishedCuts:
         sizes = found.variant.sizes
         where = candidate.problem.placement
         costs = partition_costs(self.profile, sizes, where.ranks)
-        problem = replace(candidate.problem, costs=costs, partition=sizes, partition_is_best=False)
+        problem = candidate.problem.on_partition(costs, sizes)
         trial = self.race.new(candidate.on(problem))
         if found.recomputed_layers:
             problem = with_layers(problem, found.recomputed_layers)
-        alone = EvaluatedSchedule(
-            schedule, found.timeline, found.score.value_us, found.peaks_bytes, name
-        )
-        apart = split_backward(problem, alone)
-        best = min((one for one in (alone, apart) if one is not None), key=lambda one: one.value_us)
-        trial.found = judged_result(problem, best, trial.lower_bound_us)
+        whole = found.evaluated(name)
+        trial.offer(problem, whole)
+        if (apart := split_backward(problem, whole)) is not None:
+            trial.offer(problem, apart)
         return trial
 
 

@@ -177,10 +177,7 @@ class PublishedPairs:
             problem = with_partition(searches.costs.table, problem, found.variant.sizes)
         if found.recomputed_layers:
             problem = with_layers(problem, found.recomputed_layers)
-        evaluated = EvaluatedSchedule(
-            found.lowered.schedule, found.timeline, found.score.value_us, found.peaks_bytes, name
-        )
-        return _fixed_trial(candidate, problem, evaluated)
+        return _fixed_trial(candidate, problem, found.evaluated(name))
 
 
 def _fixed_trial(candidate: Candidate, problem: Problem, found: EvaluatedSchedule) -> Trial:

@@ -12,9 +12,11 @@ from synth.plan.partition.path_dp import Sizes
 from synth.plan.partition.queue import PartitionQueue
 from synth.plan.recompute.choice import bound_us as closed_bound_us
 from synth.plan.recompute.choice import quick_bound_us
+from synth.plan.recompute.layer_choice import without_layers
 from synth.plan.tuning import RACE
 from synth.schedule.files.certificate import CLOSED_FORMS, Certificate, PartitionProof
 from synth.search.outcome import rank_key, relative_gap
+from synth.solver.evaluate.evaluate import EvaluatedSchedule
 from synth.solver.problem import Problem
 from synth.solver.result import Result
 
@@ -51,6 +53,17 @@ class RaceState:
         if problem.partition is not None and candidate.name in self.queues:
             bound_us = max(bound_us, self.queues[candidate.name].bound_us(problem.partition))
         return Trial(candidate, bound_us)
+
+    def new_beside(self, other: Trial, problem: Problem, found: EvaluatedSchedule) -> Trial:
+        """Make a trial on the placement of another one, with a schedule as its result.
+
+        Args:
+            problem: the problem of the schedule.
+        """
+        trial = self.new(other.candidate.on(without_layers(problem)))
+        trial.offer(problem, found)
+        trial.published = other.published
+        return trial
 
     def tighten(self, trial: Trial) -> None:
         """Make up for a quick bound."""

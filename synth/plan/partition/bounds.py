@@ -75,7 +75,7 @@ class RaisedBound(NamedTuple):
 def with_partition(table: StageCostTable, problem: Problem, sizes: Sizes) -> Problem:
     """A problem on another partition."""
     costs = table.costs_on((0, *accumulate(sizes)), problem.placement)
-    return replace(problem, costs=costs, partition=sizes, partition_is_best=False)
+    return problem.on_partition(costs, sizes)
 
 
 def applies(problem: Problem) -> bool:
