@@ -1,7 +1,7 @@
 """Candidates (a placement and a partition) and their trials."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -185,6 +185,12 @@ class Trial:
     def bound_on(self, problem: Problem) -> int:
         """Return the lower bound if it is of this partition, else 0."""
         return self.lower_bound_us if problem.partition == self.problem.partition else 0
+
+
+def best_us(trials: Iterable[Trial]) -> int | None:
+    """Return the best value of some trials; None if none has one."""
+    values = (trial.value_us for trial in trials)
+    return min((value_us for value_us in values if value_us is not None), default=None)
 
 
 OnTrials = Callable[[Sequence[Trial]], None]

@@ -106,11 +106,11 @@ class CutHalving:
             self._move_choice(tell)
 
     def _place_blocks(
-        self, those: Sequence[Trial], until_s: float, tell: Callable[[Trial], None]
+        self, trials: Sequence[Trial], until_s: float, tell: Callable[[Trial], None]
     ) -> None:
         """Improve cuts by building blocks, whose effort does not depend on micro-batches."""
         without = self.options.without | (frozenset(Part) - {Part.MODULO})
-        for trial, seconds in self.clock.shared(those, until_s):
+        for trial, seconds in self.clock.shared(trials, until_s):
             if self.clock.stop.is_set() or seconds <= 0:
                 return
             assert trial.found is not None and trial.found.schedule is not None

@@ -89,7 +89,7 @@ class FirstTrials:
         return lambda: self.stop.is_set() or self.clock.left_s(until_s) <= 0
 
     def judge(
-        self, those: Sequence[Trial], until_s: float, until_plain_s: float | None = None
+        self, trials: Sequence[Trial], until_s: float, until_plain_s: float | None = None
     ) -> None:
         """Judge the published schedules on some candidates until a moment of the search.
 
@@ -109,7 +109,7 @@ class FirstTrials:
             is_due = needs_one and until_plain_s is not None
             return not (is_due and self._is_due(ops, step))
 
-        judge(those, charge, self.tell, lambda: None if until_plain_s is None else self.tighten())
+        judge(trials, charge, self.tell, lambda: None if until_plain_s is None else self.tighten())
 
     def tell(self, trial: Trial) -> None:
         """Announce the schedule of a trial, and tell of all trials."""
@@ -160,9 +160,9 @@ class FirstTrials:
         judged = race.trials[: len(race.candidates)]
         least_ops = 0 if self.cut_halving.is_of_several else RACE.published_cuts_least_ops
         found = []
-        for those, search, share in self._published_searches(judged):
+        for trials, search, share in self._published_searches(judged):
             until_s = self.clock.moment_s(share)
-            for trial in search(those, should_stop, charge):
+            for trial in search(trials, should_stop, charge):
                 found.append(trial)
                 race.trials.append(trial)
                 self.announcer.announce_judged(trial)
@@ -184,8 +184,10 @@ class FirstTrials:
         if self.cut_halving.is_of_several:
             near = [one for one in judged if self.race.is_near(one.name, CUT_HALVING.near_factor)]
             far = [one for one in judged if one not in near]
-            for those, share in zip((near, far), CUT_HALVING.published_shares_of_left, strict=True):
-                yield from ((those, search, share) for search in both)
+            for trials, share in zip(
+                (near, far), CUT_HALVING.published_shares_of_left, strict=True
+            ):
+                yield from ((trials, search, share) for search in both)
             return
         share = RACE.published_cuts_share_of_left
         is_alone = len(self.race.candidates) == 1

@@ -68,16 +68,16 @@ def best_of_given_orders(
     return chosen
 
 
-def _why_none_fits(those: Sequence[Trial], *, is_over: bool) -> str:
+def _why_none_fits(trials: Sequence[Trial], *, is_over: bool) -> str:
     """Return why there is no schedule, with the names of all that were searched.
 
     Args:
-        those: the trials of schedules that fit in no partition that was tried.
+        trials: of schedules that fit in no partition that was tried.
         is_over: the search was not ended by its time limit.
     """
-    *others, last = (trial.candidate.order or "" for trial in those)
+    *others, last = (trial.candidate.order or "" for trial in trials)
     names = f"{', '.join(others)} or {last}" if others else last
-    keeps_all = all(trial.candidate.choice == () for trial in those)
+    keeps_all = all(trial.candidate.choice == () for trial in trials)
     ways = [
         *([] if is_over else ["more time"]),
         *(["§recompute auto"] if keeps_all else []),

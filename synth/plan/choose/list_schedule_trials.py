@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from synth.costs.partition_costs import partition_costs
-from synth.plan.choose.candidates import Candidate, Trial
+from synth.plan.choose.candidates import Candidate, Trial, best_us
 from synth.plan.choose.cut_trials import CutsOf
 from synth.plan.choose.race_state import RaceState
 from synth.plan.partition.boundary_moves import BoundaryMoves
@@ -81,19 +81,15 @@ class ListScheduleTrials:
             if candidate.choice in ((), None) and not should_stop():
                 cuts = self.cuts(candidate.problem.placement)
                 admitted.append(self._least(candidate, cuts, LIST_TRIALS.cuts))
-        for those in sorted(admitted, key=lambda those: those[0].lower_bound_us if those else 0):
-            known = [
-                one.value_us for one in self.race.trials if one.name in {t.name for t in those}
-            ]
-            best_us = min((us for us in known if us is not None), default=None)
-            best = None
-            for trial in those:
+        for trials in sorted(filter(None, admitted), key=lambda trials: trials[0].lower_bound_us):
+            best, least_us = None, self._best_us(trials[0].name)
+            for trial in trials:
                 if should_stop():
                     break
                 self._list(trial, should_stop)
                 charge(LIST_TRIALS.rules * trial.problem.num_ops)
-                if trial.value_us is not None and (best_us is None or trial.value_us < best_us):
-                    best, best_us = trial, trial.value_us
+                if trial.value_us is not None and trial.value_us < least_us:
+                    best, least_us = trial, trial.value_us
             if best is not None:
                 yield best
 
@@ -172,8 +168,8 @@ class ListScheduleTrials:
 
     def _best_us(self, name: str) -> float:
         """Return the best value known on a placement."""
-        known = (one.value_us for one in self.race.trials if one.name == name)
-        return min((us for us in known if us is not None), default=math.inf)
+        value_us = best_us(one for one in self.race.trials if one.name == name)
+        return math.inf if value_us is None else value_us
 
     def _least(self, candidate: Candidate, cuts: Sequence[Sizes], most: int) -> list[Trial]:
         """Return trials on those cuts of the least bounds that may win, the least one first."""

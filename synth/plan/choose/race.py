@@ -88,7 +88,7 @@ class _Race:
         self.partitions = PartitionTrials(profile, options, self.race, self.clock, self.first.cuts)
         self.cuts = CutTrials(profile, self.race, self.first.cuts)
         self.cuts_may_move = partitioning == Partitioning.SEARCHED
-        self.is_over = False  # nothing is left to try
+        self.is_exhausted = False  # nothing is left to try
 
     def run(self) -> Ranking:
         self.first.run()
@@ -111,6 +111,23 @@ class _Race:
             self._try_further()
         if not is_one_cut:
             self._try_less_memory()
+        self._spend_rest(is_one_cut=is_one_cut)
+        if race.is_untried:
+            self._try(race.trials[0], limit_s)  # even without time
+        return final_ranking(
+            race,
+            self.clock.elapsed_s,
+            is_interrupted=self.stop.is_set(),
+            is_exhausted=self.is_exhausted,
+        )
+
+    def _spend_rest(self, *, is_one_cut: bool) -> None:
+        """Search on the trials that may still become the best, until the time is over.
+
+        Args:
+            is_one_cut: annealing has chosen the cut, and only its trial is searched.
+        """
+        race, limit_s = self.race, self.options.time_limit_s
         while self.clock.has_time(limit_s):
             near, promising = race.near(), race.promising()
             if near and is_one_cut and race.has_placements:
@@ -120,20 +137,16 @@ class _Race:
                 # The best one is searched again, for as long as one of those that wait.
                 num_searches = len(untried) + bool(near[0].num_searches) + race.untried_can_win
                 part_s = self.clock.left_s(limit_s) / num_searches
+                trial = (*untried, near[0])[0]
                 if is_one_cut:
-                    self._try((*untried, near[0])[0], part_s)
-                    continue
-                share = CUT_MOVES.search_share_of_left if self.cuts_may_move else 1
-                self._try((*untried, near[0])[0], share * part_s)
-                self._move_cuts()
+                    self._try(trial, part_s)
+                else:
+                    share = CUT_MOVES.search_share_of_left if self.cuts_may_move else 1
+                    self._try(trial, share * part_s)
+                    self._move_cuts()
             elif not self._try_further() and not self._try_least(promising):
-                self.is_over = self.clock.has_time(limit_s)
+                self.is_exhausted = self.clock.has_time(limit_s)
                 break
-        if race.is_untried:
-            self._try(race.trials[0], limit_s)  # even without time
-        return final_ranking(
-            race, self.clock.elapsed_s, is_interrupted=self.stop.is_set(), is_exhausted=self.is_over
-        )
 
     def _add_partitions(self, candidates: Sequence[Candidate]) -> None:
         """Search for partitions of some placements, and add those that look best."""
@@ -178,12 +191,13 @@ class _Race:
             return
         if fits_less_memory(self.race):
             return
-        options = replace(self.options, time_limit_s=limit_s, tries_less_memory=False)
-        given = self.profile, self.race.partitioning, replace(options, hint=None)
+        profile, partitioning = self.profile, self.race.partitioning
+        options = replace(self.options, time_limit_s=limit_s, tries_less_memory=False, hint=None)
+        watch = SearchWatch(stop=self.stop)
 
         def solve(lower: Candidate) -> Result:
             self.clock.grant(limit_s)
-            return solve_best_of([lower], *given, SearchWatch(stop=self.stop)).result
+            return solve_best_of([lower], profile, partitioning, options, watch).result
 
         new = less_memory_trial(self.race, solve)
         if new is not None:
@@ -211,8 +225,8 @@ class _Race:
         self._try(one, (1 if is_last else RACE.further_share_of_left) * self.clock.left_s(limit_s))
         return True
 
-    def _round(self, those: Sequence[Trial], until_s: float) -> None:
-        for trial, seconds in self.clock.shared(those, until_s):
+    def _round(self, trials: Sequence[Trial], until_s: float) -> None:
+        for trial, seconds in self.clock.shared(trials, until_s):
             self._try(trial, seconds)
 
     def _try(self, trial: Trial, limit_s: float) -> None:

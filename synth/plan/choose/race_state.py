@@ -6,7 +6,7 @@ from dataclasses import replace
 from operator import itemgetter
 
 from synth.objective import BoundScope
-from synth.plan.choose.candidates import Candidate, Partitioning, Trial
+from synth.plan.choose.candidates import Candidate, Partitioning, Trial, best_us
 from synth.plan.partition import bounds
 from synth.plan.partition.path_dp import Sizes
 from synth.plan.partition.queue import PartitionQueue
@@ -120,8 +120,7 @@ class RaceState:
     @property
     def best_us(self) -> int | None:
         """The best value found; None if there is none."""
-        values = (one.value_us for one in self.trials)
-        return min((value_us for value_us in values if value_us is not None), default=None)
+        return best_us(self.trials)
 
     @property
     def incumbent(self) -> Trial | None:
