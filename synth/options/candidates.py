@@ -23,7 +23,7 @@ from synth.units import shown
 
 @dataclass(frozen=True)
 class Candidates:
-    """Candidates to choose from, at least one.
+    """Candidates to choose from; none: there is no choice.
 
     Attributes:
         refusals: by placement, why others are impossible.
@@ -35,6 +35,9 @@ class Candidates:
     refusals: dict[str, str]
     unsearched: tuple[Candidate, ...] = ()
     finer: tuple[Candidate, ...] = ()
+
+
+NO_CHOICE = Candidates((), {})
 
 
 def is_choice(chosen: SolveChoices, *, is_for_one: bool) -> bool:

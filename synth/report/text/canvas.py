@@ -28,7 +28,7 @@ class Canvas:
         share = (column + 0.5) / len(self.cells[0])
         return self.x.low + share * (self.x.high - self.x.low)
 
-    def draw_line(self, times_us: Iterable[float | None], sign: str = "─") -> None:
+    def draw_line(self, times_us: Iterable[float | None]) -> None:
         """Draw a falling line, column by column, with its risers; None: nothing in this column."""
         before: int | None = None
         for column, time_us in enumerate(times_us):
@@ -36,7 +36,7 @@ class Canvas:
                 row = round(self.y.at(time_us))
                 for passed in range(before + 1, row) if before is not None else ():
                     self.cells[passed][column] = "│"
-                self.cells[row][column] = sign
+                self.cells[row][column] = "─"
                 before = row
 
     def lines(self, legend: list[str]) -> list[str]:
