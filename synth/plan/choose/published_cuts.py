@@ -142,10 +142,12 @@ class PublishedCuts:
             return  # its definition does not admit the numbers
         self._begun[key] = search
         scored, made = search.order.num_scored, len(search.made)
-        if step == _Step.MADE_ANEW:
+        if step == _Step.CANDIDATES:
+            plain = search.on_candidates()
+        elif step == _Step.MADE_ANEW:
             plain = self._made_anew(search, candidate)
         else:
-            plain = _TRY[step](search)
+            plain = search.plain()
         yield plain
         if (
             step == _Step.SEARCHED
@@ -212,12 +214,6 @@ class _Step(Enum):
     CANDIDATES = auto()  # the candidates, most of them in the order made for another one
     MADE_ANEW = auto()  # the candidates, each in an order of its own
     SEARCHED = auto()  # their neighbours too; layers may be recomputed
-
-
-_TRY = {
-    _Step.CANDIDATES: BestVariant.on_candidates,
-    _Step.SEARCHED: BestVariant.plain,
-}
 
 
 @dataclass

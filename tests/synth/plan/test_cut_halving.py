@@ -139,7 +139,7 @@ def test_blocks_take_the_time_of_heats_that_are_too_short(
     assert all(check(trial) <= before[trial] for trial in before)
 
 
-def test_each_heat_anneals_fewer_cuts_and_none_gets_worse(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_rung_anneals_fewer_cuts_and_none_gets_worse(monkeypatch: pytest.MonkeyPatch) -> None:
     race = serial_race()
     before = {trial: check(trial) for trial in race.trials}
     ran: list[list[Trial]] = [[]]
@@ -247,7 +247,7 @@ def test_list_schedules_of_several_placements_are_on_more_cuts_of_better_ones() 
     assert len({(one.name, one.problem.partition) for one in race.trials}) == len(names)
 
 
-def test_heats_of_several_placements_have_some_cuts_of_each() -> None:
+def test_rungs_of_several_placements_have_some_cuts_of_each() -> None:
     race = RaceState(several(), Partitioning.SEARCHED, 0.0)
     for candidate in race.candidates:
         trials = ListScheduleTrials(
@@ -289,7 +289,7 @@ def test_the_best_cut_of_each_of_several_placements_stays(choice: Choice) -> Non
     assert answer.result.lower_bound_us == min(least, value_us)
 
 
-def test_a_stop_ends_the_heats(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_ends_the_rungs(monkeypatch: pytest.MonkeyPatch) -> None:
     race, stop, options = serial_race(), threading.Event(), counted(1)
     stop.set()
     monkeypatch.setattr(cut_halving.CutHalving, "_anneal", lambda *_, **__: pytest.fail("annealed"))

@@ -250,7 +250,7 @@ def test_without_time_every_placement_still_has_its_first_published_schedule() -
     assert len(chosen.result.baselines) >= len(those)
 
 
-def test_a_race_that_is_cut_short_keeps_what_is_known_of_every_placement() -> None:
+def test_an_interim_ranking_keeps_what_is_known_of_every_placement() -> None:
     profile = load_profile("zb-1.5b-p8-m24")
     those = candidates(Question(profile, 4, 8, (30 * 10**9,) * 4))
     reports: list[Sequence[Trial]] = []
