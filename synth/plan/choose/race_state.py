@@ -26,7 +26,7 @@ class RaceState:
 
     Attributes:
         partitioning: keep the given partitions, or make others.
-        gap: the relative gap of the best value to a bound at which a candidate is out.
+        gap: the relative gap of the best value to a bound at which a candidate is pruned.
         trials: one per candidate and partition, also of those not yet searched.
         is_judged: published schedules were judged before all trials, and some fit.
         queues: by placement name, the partitions to try next; empty unless they are searched.
@@ -71,7 +71,7 @@ class RaceState:
         trial.lower_bound_us = max(trial.lower_bound_us, bound_us)
 
     def admitted(self, name: str, problem: Problem) -> Trial | None:
-        """Return a trial on a partition if it can win; else leave the partition out for good."""
+        """Return a trial on a partition if it can win; else prune the partition for good."""
         candidate = next(one for one in self.candidates if one.name == name)
         trial = self.new(candidate.on(problem))
         if self.can_win(trial):

@@ -98,7 +98,7 @@ class PartitionQueue:
         return NextPartition(None, spent_s)
 
     def prune(self, problem: Problem, bound_us: int) -> None:
-        """Never return a partition again, because its lower bound proves that it cannot win."""
+        """Never return a partition again: its lower bound proves that it cannot win."""
         if problem.partition is not None:
             self.pruned[problem.partition] = bound_us
 
