@@ -24,7 +24,7 @@ class Menu {
     showMenu(true);
     byId("plot").innerHTML = svg;
     this.addTable(columns, rows);
-    for (const dot of byId("plot").querySelectorAll("circle[data-name]")) {
+    for (const dot of byId("plot").querySelectorAll("[data-name]")) {
       dot.addEventListener("click", () => this.toggle(this.numberOf(dot)));
     }
     byId("show-menu").addEventListener("click", () => showMenu(byId("menu").hidden));
@@ -75,7 +75,7 @@ class Menu {
       row.classList.toggle("shown", isShown);
       row.querySelector("button")?.setAttribute("aria-pressed", String(isShown));
     });
-    for (const dot of byId("plot").querySelectorAll("circle[data-name]")) {
+    for (const dot of byId("plot").querySelectorAll("[data-name]")) {
       dot.classList.toggle("shown", this.shown.includes(this.numberOf(dot)));
     }
   }

@@ -1,14 +1,30 @@
 """The frame of a time-memory plot: size, scales and axes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, Self
 
-from synth.report.picture.labels import text_width
+from synth.report.picture.labels import Box, text_width
 from synth.report.picture.picture import Picture
 from synth.report.picture.scale import Scale
 from synth.report.text.tables import size_unit, time_unit
 
-WIDTH, HEIGHT = 860, 500
+
+class Size(NamedTuple):
+    """Width and height of a plot in pixels."""
+
+    width: int
+    height: int
+
+
+# Of a picture by itself, and of one beside the charts of a page.
+WHOLE, BESIDE = Size(860, 560), Size(524, 430)
 LEFT, RIGHT, TOP, BOTTOM = 84, 24, 76, 62
+
+# Height of a line of the legend, and the space between its entries.
+_LINE, _BETWEEN = 17.0, 16.0
+
+Entry = tuple[str, str, str]
 
 STYLES = {
     "grid": "stroke:#e4e7ea;stroke-width:1;fill:none",
@@ -21,51 +37,95 @@ STYLES = {
 
 @dataclass(frozen=True)
 class Frame:
-    """A frame with memory to the right and time upwards, logarithmic if times differ much."""
+    """A frame: memory to the right, time upwards, each logarithmic if its ends lie far apart."""
 
+    size: Size
     x: Scale
     y: Scale
 
     @classmethod
-    def of(cls, ends_bytes: tuple[float, float], ends_us: tuple[float, float]) -> "Frame":
-        """Make the frame for both ranges."""
-        x = Scale(*ends_bytes, LEFT, WIDTH - RIGHT)
-        return cls(x, Scale.fitting(*ends_us, HEIGHT - BOTTOM, TOP))
+    def of(
+        cls,
+        ends_bytes: tuple[float, float],
+        ends_us: tuple[float, float],
+        size: Size,
+        legend: "Legend",
+    ) -> Self:
+        """Make the frame of a plot for both ranges, below a legend."""
+        x = Scale.fitting(*ends_bytes, LEFT, size.width - RIGHT)
+        bottom, top = size.height - BOTTOM, TOP + legend.height
+        return cls(size, x, Scale.fitting(*ends_us, bottom, top))
+
+    @property
+    def inside(self) -> Box:
+        """The area of the plot."""
+        return Box(self.x.start, self.y.end, self.x.end, self.y.start)
 
     def draw(self, picture: Picture, title: str, memory: str, time: str) -> None:
         """Draw grid, ticks and axis titles with units."""
         x, y = self.x, self.y
         factor, unit = size_unit(x.high)
-        for tick in Scale(x.low / factor, x.high / factor, 0, 1).ticks(10):
-            place = x.at(tick * factor)
+        for tick in x.ticks(self.size.width // 80):
+            place = x.at(tick)
             picture.line([(place, y.start), (place, y.end)], "grid")
-            picture.text((place, y.start + 18), f"{tick:g}", "label", "middle")
+            picture.text((place, y.start + 18), f"{tick / factor:g}", "label", "middle")
         unit_us, name = time_unit(y.high)
-        for tick in y.ticks(8):
+        for tick in y.ticks(self.size.height // 60):
             picture.line([(x.start, y.at(tick)), (x.end, y.at(tick))], "grid")
             picture.text((x.start - 8, y.at(tick) + 4), f"{tick / unit_us:g}", "label", "end")
         corners = [(x.start, y.start), (x.start, y.end), (x.end, y.end), (x.end, y.start)]
         picture.line([*corners, corners[0]], "frame")
-        picture.text(((x.start + x.end) / 2, HEIGHT - 16), f"{memory}, {unit}", "axis", "middle")
+        kind = f"{memory}, {unit}{', logarithmic' if x.log else ''}"
+        place = ((x.start + x.end) / 2, self.size.height - 16)
+        picture.text(place, kind, "axis", "middle")
         kind = f"{time}, {name}{', logarithmic' if y.log else ''}"
         picture.text((18, (y.start + y.end) / 2), kind, "axis", "middle", turn=-90)
         picture.text((LEFT, 28), title, "title")
 
 
-def draw_legend(picture: Picture, entries: list[tuple[str, str, str]]) -> None:
-    """Draw the row between title and frame.
+@dataclass(frozen=True)
+class Legend:
+    """Entries between title and frame, in lines: style, shape, and text.
 
-    Args:
-        entries: style, shape (line, area or dot) and text of each.
+    A shape is a `line`, an `area` or that of a dot.
     """
-    top, at = 50.0, float(LEFT)
-    for style, shape, text in entries:
-        width = 12 if shape == "dot" else 24
-        if shape == "dot":
-            picture.circle((at + 6, top), 4.5, style)
-        elif shape == "area":
-            picture.rectangle((at, top - 6), 24, 12, style)
-        else:
-            picture.line([(at, top), (at + 24, top)], style)
-        picture.text((at + width + 6, top + 4), text, "label")
-        at += width + 6 + text_width(text) + 18
+
+    lines: tuple[tuple[Entry, ...], ...]
+
+    @classmethod
+    def of(cls, entries: Sequence[Entry], size: Size) -> Self:
+        """Break the entries into lines as wide as the frame of a plot."""
+        lines: list[list[Entry]] = [[]]
+        left = LEFT
+        for entry in entries:
+            left += _entry_width(entry)
+            if lines[-1] and left > size.width - RIGHT + _BETWEEN:
+                lines.append([])
+                left = LEFT + _entry_width(entry)
+            lines[-1].append(entry)
+        return cls(tuple(map(tuple, lines)))
+
+    @property
+    def height(self) -> float:
+        """The height of the lines after the first."""
+        return _LINE * (len(self.lines) - 1)
+
+    def draw(self, picture: Picture) -> None:
+        """Draw the lines."""
+        for place, line in enumerate(self.lines):
+            top, at = 50.0 + _LINE * place, float(LEFT)
+            for style, shape, text in line:
+                if shape == "line":
+                    picture.line([(at, top), (at + 24, top)], style)
+                elif shape == "area":
+                    picture.rectangle((at, top - 6), 24, 12, style)
+                else:
+                    picture.dot(shape, (at + 6, top), 4.5, style)
+                end = at + _entry_width((style, shape, text))
+                picture.text((end - _BETWEEN - text_width(text), top + 4), text, "label")
+                at = end
+
+
+def _entry_width(entry: Entry) -> float:
+    _, shape, text = entry
+    return (24 if shape in ("line", "area") else 12) + 6 + text_width(text) + _BETWEEN

@@ -1,159 +1,121 @@
-"""Placement of names in a plot of time and memory, with numbers where there is no room for them."""
+"""Names of the dots in a plot: in words, or as numbers that a list below the plot explains."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Iterable, Sequence
+from itertools import product
+from typing import NamedTuple
 
-import numpy as np
+from synth.report.picture.labels import Box, Label, baseline, placed
+from synth.report.picture.picture import XY, Picture
+from synth.report.text.tables import places
 
-from synth.report.picture.frame import Frame
-from synth.report.picture.labels import Box, Table, as_table, crossings, free_boxes, is_free, lead
-from synth.report.picture.picture import XY
-from synth.report.text.pareto import EQUALS, Mark, Pareto
-from synth.units import format_us
+# Sizes of words, which may be bold and thus wider, and of numbers; the style of numbers.
+_WORDS, NUMBER_SIZE = 13.0, 10.0
+_NUMBER = "number"
 
-# Distances of names and of numbers from their dots in pixels, and that from which lines join them.
-_FARTHEST, _FARTHEST_NUMBER, LEAD_FROM = 84, 196, 14
-
-# Sizes of names and numbers for their widths; names on the front are bold.
-_PLAIN, _BOLD, NUMBER_SIZE = 12.0, 13.5, 10.0
-
-# As wide as the numbers that stand for names.
-_WIDEST = "00"
-
-# How often names are placed anew if a crowd has no place for all.
-_ATTEMPTS = 6
+# Numbers, or ranges of them, in a label.
+_Group = tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Label:
-    """A dot with its name, or a number instead.
+class Spot(NamedTuple):
+    """A dot in pixels, its name with the style of its words, and if these go before the others'."""
 
-    Attributes:
-        mark: the schedules of the dot.
-        dot: its place in pixels.
-        text: the name, or the number that stands for it.
-        box: what the text covers.
-    """
-
-    mark: Mark
-    dot: XY
-    style: str
+    at: XY
     name: str
+    style: str
+    is_main: bool = False
+
+
+class PlacedLabel(NamedTuple):
+    """A text, its style and the box that it covers, and the places of its spots."""
+
     text: str
+    style: str
     box: Box
-
-    @property
-    def is_number(self) -> bool:
-        """True if the name is listed below the plot."""
-        return self.text != self.name
+    spots: tuple[int, ...]
 
 
-def placed_labels(pareto: Pareto, frame: Frame, lines: list[Box]) -> list[Label]:
-    """Place names where they cover nothing, those on the front first.
+class PlacedNames(NamedTuple):
+    """The labels of all spots, and the numbers of those that are not named in words."""
 
-    Dots for which nothing is free in the end get their numbers first in a further attempt.
+    labels: list[PlacedLabel]
+    numbers: dict[int, int]
+
+    def draw(self, picture: Picture, spots: Sequence[Spot]) -> None:
+        """Write each label, towards its dot."""
+        for text, style, box, owners in self.labels:
+            size = NUMBER_SIZE if style == _NUMBER else _WORDS
+            x = min((spots[place].at for place in owners), key=box.distance)[0]
+            y = baseline(box, size)
+            if box.right <= x:
+                picture.text((box.right, y), text, style, "end")
+            elif box.left >= x:
+                picture.text((box.left, y), text, style)
+            else:
+                picture.text(((box.left + box.right) / 2, y), text, style, "middle")
+
+
+def placed_names(spots: Sequence[Spot], taken: Sequence[Box], inside: Box) -> PlacedNames:
+    """Name all dots in words if there is room, else the main ones, and number the others in order.
+
+    Where a number has no room beside its dot, it is in one label with those of the nearest dots.
+
+    Args:
+        taken: what cannot be covered; the dots need not be among it.
+        inside: the frame of the plot.
     """
-    front = pareto.front
-    marks = sorted(_together(pareto), key=lambda mark: not _is_among(mark, front))
-    crowded: list[Mark] = []
-    best: tuple[int, list[Label]] | None = None
-    for _ in range(_ATTEMPTS):
-        names = _Placement(pareto, frame, lines)
-        labels = [names.label(mark, as_number=True) for mark in crowded]
-        labels += [names.label(mark) for mark in marks if mark not in crowded]
-        if best is None or len(names.crowded) < best[0]:
-            best = len(names.crowded), labels
-        if not names.crowded:
+    words = _in_words(range(len(spots)), spots, taken, inside)
+    if len(words) < len(spots):
+        mains = [place for place, spot in enumerate(spots) if spot.is_main]
+        words = _in_words(mains, spots, taken, inside)
+    named = {place for label in words for place in label.spots}
+    rest = [place for place in range(len(spots)) if place not in named]
+    covered = [*taken, *(label.box for label in words)]
+    labels = _numbered([spot.at for spot in spots], rest, covered, inside)
+    return PlacedNames(words + labels, {place: n for n, place in enumerate(rest, 1)})
+
+
+def _in_words(
+    among: Iterable[int], spots: Sequence[Spot], taken: Sequence[Box], inside: Box
+) -> list[PlacedLabel]:
+    """Return the names of those spots that have room."""
+    labels = [Label(spots[place].name, (place,), _WORDS) for place in among]
+    boxes = placed(labels, [spot.at for spot in spots], taken, inside)
+    return [
+        PlacedLabel(label.text, spots[label.dots[0]].style, box, label.dots)
+        for label, box in zip(labels, boxes, strict=True)
+        if box is not None
+    ]
+
+
+def _numbered(
+    dots: Sequence[XY], rest: Sequence[int], taken: Sequence[Box], inside: Box
+) -> list[PlacedLabel]:
+    """Return labels with the numbers of the other spots, joined until all have room."""
+    groups: list[_Group] = [(number,) for number in range(len(rest))]
+    while True:
+        labels = [
+            Label(places(n + 1 for n in group), tuple(rest[n] for n in group), NUMBER_SIZE)
+            for group in groups
+        ]
+        boxes = placed(labels, dots, taken, inside)
+        crowded = [group for group, box in zip(groups, boxes, strict=True) if box is None]
+        if not crowded or len(groups) == 1:
             break
-        crowded = [*names.crowded, *(mark for mark in crowded if mark not in names.crowded)]
-    assert best is not None
-    return _renumbered(best[1])
-
-
-def _renumbered(labels: list[Label]) -> list[Label]:
-    """Number labels in the order of their times."""
-    fastest_first = sorted(labels, key=lambda label: label.mark.value_us)
-    numbered = [label for label in fastest_first if label.is_number]
-    texts = {label.text: str(n) for n, label in enumerate(numbered, 1)}
+        groups = _joined(crowded, groups, [dots[place] for place in rest])
     return [
-        replace(label, text=texts[label.text]) if label.is_number else label
-        for label in fastest_first
+        PlacedLabel(label.text, _NUMBER, box or next(label.positions(dots)), label.dots)
+        for label, box in zip(labels, boxes, strict=True)
     ]
 
 
-class _Placement:
-    """Places labels without overlap, to which lines cross neither labels nor each other."""
+def _joined(
+    crowded: Sequence[_Group], groups: Sequence[_Group], dots: Sequence[XY]
+) -> list[_Group]:
+    """Return the groups after a crowded one was joined with that whose dots are the nearest."""
 
-    def __init__(self, pareto: Pareto, frame: Frame, lines: list[Box]) -> None:
-        """Begin with the lines of the plot, which may be crossed, and all dots."""
-        self._pareto, self._frame, self._lines = pareto, frame, lines
-        self._dots = [Box.around(self._dot(mark), 5) for mark in _together(pareto)]
-        self._names: list[Box] = []
-        self._leads = as_table([])
-        self._count = 0
-        self.crowded: list[Mark] = []
+    def distance(pair: tuple[_Group, _Group]) -> float:
+        return min(math.dist(dots[a], dots[b]) for a, b in product(*pair))
 
-    def label(self, mark: Mark, *, as_number: bool = False) -> Label:
-        """Place the name of a schedule, or else a number; `crowded` has those without a place."""
-        pareto, dot = self._pareto, self._dot(mark)
-        name = mark.name + (f" ↑ {format_us(mark.value_us)}" if pareto.is_beyond(mark) else "")
-        is_best = _is_among(mark, pareto.front)
-        rest = "squeezed" if mark.is_squeezed else "other"
-        style = "solved" if mark.is_solved else "best" if is_best else rest
-        size = _PLAIN if style == rest else _BOLD
-        text, box = name, None if as_number else self._free(dot, name, size)
-        if box is None:
-            self._count += 1
-            text = str(self._count)
-            box = self._free(dot, _WIDEST, NUMBER_SIZE, _FARTHEST_NUMBER)
-        if box is None:
-            self.crowded.append(mark)
-            box = self._least_harmful(dot)
-        self._names.append(box)
-        self._leads = np.concatenate([self._leads, lead(dot, box, LEAD_FROM)])
-        return Label(mark, dot, style, name, text, box)
-
-    def _dot(self, mark: Mark) -> XY:
-        at_us = self._pareto.shown_us(mark)
-        return self._frame.x.at(mark.peak_bytes), self._frame.y.at(at_us)
-
-    def _free(self, dot: XY, text: str, size: float, farthest: int = _FARTHEST) -> Box | None:
-        """Return the nearest place that is free; None: there is none."""
-        others = [box for box in self._dots if box != Box.around(dot, 5)]
-        taken = np.concatenate([as_table([*self._lines, *self._dots, *self._names]), self._leads])
-        solid = np.concatenate([as_table([*others, *self._names]), self._leads])
-        for box in self._boxes(dot, text, taken, size, farthest):
-            if is_free(box, taken) and not crossings(lead(dot, box, LEAD_FROM), solid):
-                return box
-        return None
-
-    def _least_harmful(self, dot: XY) -> Box:
-        """Return a place whose line crosses dots, and as few names and other lines as possible."""
-        taken = np.concatenate([as_table([*self._dots, *self._names]), self._leads])
-        solid = np.concatenate([as_table(self._names), self._leads])
-        boxes = self._boxes(dot, _WIDEST, taken, NUMBER_SIZE, _FARTHEST_NUMBER)
-        return min(boxes, key=lambda box: crossings(lead(dot, box, LEAD_FROM), solid))
-
-    def _boxes(self, dot: XY, text: str, taken: Table, size: float, farthest: int) -> Iterator[Box]:
-        return free_boxes(dot, text, taken, self._frame.x, self._frame.y, farthest, size)
-
-
-def _is_among(mark: Mark, front: list[Mark]) -> bool:
-    """Return True if a schedule of the Pareto front is at the same place."""
-    return any((m.value_us, m.peak_bytes) == (mark.value_us, mark.peak_bytes) for m in front)
-
-
-def _together(pareto: Pareto) -> list[Mark]:
-    """Merge schedules at the same place into one with all their names."""
-    groups: dict[tuple[int, int], list[Mark]] = {}
-    for mark in pareto.marks:
-        groups.setdefault((mark.value_us, mark.peak_bytes), []).append(mark)
-    return [
-        Mark(
-            EQUALS.join(mark.name for mark in group),
-            *place,
-            any(mark.is_solved for mark in group),
-            is_squeezed=all(mark.is_squeezed for mark in group),
-        )
-        for place, group in groups.items()
-    ]
+    pair = min(((a, b) for a in crowded for b in groups if a != b), key=distance)
+    return [tuple(sorted(sum(pair, ()))), *(group for group in groups if group not in pair)]

@@ -53,9 +53,17 @@ export class CurvePlot {
   }
 }
 
+/** A linear scale with its round ticks, with some air at both ends. */
 function scale(from, to, first, last) {
   const span = Math.max(to - from, 1e-9);
-  return (value) => first + ((value - from) / span) * (last - first) * 0.96 + 0.02 * (last - first);
+  const at = (value) => first + (0.02 + (0.96 * (value - from)) / span) * (last - first);
+  at.ticks = (most) => {
+    const step = niceStep(span / most);
+    const least = Math.ceil(from / step);
+    const count = Math.floor(to / step) - least + 1;
+    return Array.from({ length: count }, (_, place) => (least + place) * step);
+  };
+  return at;
 }
 
 /** A path that steps down at each memory limit. */
@@ -74,23 +82,20 @@ function family({ name, peak_bytes: bytes, value_us: us }, x, y) {
 }
 
 function axes(x, y) {
-  const base = HEIGHT - BOTTOM;
-  const line = drawn("path", { class: "axis", d: `M${LEFT},${TOP}V${base}H${WIDTH - RIGHT}` });
+  const [base, right] = [HEIGHT - BOTTOM, WIDTH - RIGHT];
+  const grid = [];
   const texts = [];
   const add = (text, left, top, anchor) =>
     texts.push(drawn("text", { x: left, y: top, "text-anchor": anchor }, text));
-  for (const share of [0, 1 / 3, 2 / 3, 1]) {
-    const at = LEFT + share * (WIDTH - RIGHT - LEFT);
-    add(formatBytes(inverse(x, at)), at, base + 15, share === 1 ? "end" : "middle");
-    const up = base + share * (TOP - base);
-    add(formatUs(inverse(y, up)), LEFT - 5, up + 4, "end");
+  for (const bytes of x.ticks(7)) {
+    grid.push(`M${x(bytes)},${TOP}V${base + 4}`);
+    add(formatBytes(bytes), x(bytes), base + 16, "middle");
+  }
+  for (const us of y.ticks(5)) {
+    grid.push(`M${LEFT - 4},${y(us)}H${right}`);
+    add(formatUs(us), LEFT - 7, y(us) + 4, "end");
   }
   add("peak memory of a rank; squares: published schedules; dashed: lower bound", LEFT, HEIGHT - 4);
-  return [line, ...texts];
-}
-
-/** The value of a linear scale at a place. */
-function inverse(map, at) {
-  const [zero, one] = [map(0), map(1e6)];
-  return Math.round(((at - zero) / (one - zero)) * 1e6);
+  const line = drawn("path", { class: "axis", d: `M${LEFT},${TOP}V${base}H${right}` });
+  return [drawn("path", { class: "grid", d: grid.join("") }), line, ...texts];
 }
