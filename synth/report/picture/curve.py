@@ -37,7 +37,7 @@ def curve_picture(curve: Curve, size: Size = WHOLE) -> Picture:
             ("found", "line", f"best {curve.objective} known"),
             ("point", "square", "found by the solver"),
             ("proven", "line", "proven lower bound"),
-            ("between", "area", "the best possible lies here"),
+            ("between", "area", "the optimum lies here"),
             *([("family", "disc", "published")] if curve.families else []),
         ],
         size,
@@ -53,7 +53,10 @@ def curve_picture(curve: Curve, size: Size = WHOLE) -> Picture:
     ]
     taken = [*boxes_of(found), *boxes_of(proven), *(Box.around(point, RADIUS) for point in points)]
     names = placed_names(spots, taken, frame.inside)
-    rows = [KeyRow(*_FAMILY, names.numbers.get(place), *dot) for place, dot in enumerate(dots)]
+    rows = [
+        KeyRow(*_FAMILY, names.numbers.get(place), dot.name, dot.value_us, dot.peak_bytes)
+        for place, dot in enumerate(dots)
+    ]
     key = Key.of(rows if names.numbers else [], size)
     picture = Picture(size.width, size.height + key.height, _STYLES, curve.title)
     _draw_ground(picture, curve, x, y)

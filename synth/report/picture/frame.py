@@ -30,6 +30,7 @@ STYLES = {
     "grid": "stroke:#e4e7ea;stroke-width:1;fill:none",
     "frame": "stroke:#5b6670;stroke-width:1;fill:none",
     "title": "font-size:16px;font-weight:bold;fill:#22282d",
+    "number": "font-size:10px;fill:#444c53",
     "label": "font-size:12px;fill:#444c53",
     "axis": "font-size:13px;fill:#22282d",
 }
@@ -66,9 +67,9 @@ class Frame:
         x, y = self.x, self.y
         factor, unit = size_unit(x.high)
         for tick in x.ticks(self.size.width // 80):
-            place = x.at(tick)
-            picture.line([(place, y.start), (place, y.end)], "grid")
-            picture.text((place, y.start + 18), f"{tick / factor:g}", "label", "middle")
+            across = x.at(tick)
+            picture.line([(across, y.start), (across, y.end)], "grid")
+            picture.text((across, y.start + 18), f"{tick / factor:g}", "label", "middle")
         unit_us, name = time_unit(y.high)
         for tick in y.ticks(self.size.height // 60):
             picture.line([(x.start, y.at(tick)), (x.end, y.at(tick))], "grid")
@@ -96,7 +97,7 @@ class Legend:
     def of(cls, entries: Sequence[Entry], size: Size) -> Self:
         """Break the entries into lines as wide as the frame of a plot."""
         lines: list[list[Entry]] = [[]]
-        left = LEFT
+        left = float(LEFT)
         for entry in entries:
             left += _entry_width(entry)
             if lines[-1] and left > size.width - RIGHT + _BETWEEN:

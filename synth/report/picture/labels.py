@@ -131,8 +131,9 @@ def placed(
 
 def _is_inside(table: _Table, frame: Box) -> _Flags:
     left, top, right, bottom = table.T
-    is_inside: _Flags = (left > frame.left) & (right < frame.right) & (top > frame.top)
-    return is_inside & (bottom < frame.bottom)
+    is_inside: _Flags = (top > frame.top) & (left > frame.left) & (right < frame.right)
+    is_inside &= bottom < frame.bottom
+    return is_inside
 
 
 def _is_clear(table: _Table, dots: _Table, is_own: _Flags) -> _Flags:
@@ -157,7 +158,8 @@ def _meetings(some: _Table, others: _Table) -> _Flags:
     left, top, right, bottom = some.T[:, :, None]
     lefts, tops, rights, bottoms = others.T
     met: _Flags = (right >= lefts) & (rights >= left)
-    return met & (bottom >= tops) & (bottoms >= top)
+    met &= (bottom >= tops) & (bottoms >= top)
+    return met
 
 
 def _least_excluding(excluded: _Flags, noise: _Numbers) -> Iterator[int]:

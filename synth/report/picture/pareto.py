@@ -7,7 +7,7 @@ from synth.report.picture.frame import STYLES, WHOLE, Frame, Legend, Size
 from synth.report.picture.key import KEY_STYLES, Key, KeyRow
 from synth.report.picture.labels import RADIUS, Box, boxes_of
 from synth.report.picture.picture import XY, Picture
-from synth.report.picture.plot_names import NUMBER_SIZE, PlacedNames, Spot, placed_names
+from synth.report.picture.plot_names import PlacedNames, Spot, placed_names
 from synth.report.text.pareto import EQUALS, Mark, Pareto
 from synth.units import format_bytes, format_us
 
@@ -47,7 +47,6 @@ _STYLES = (
         "solved-late": "fill:#ffffff;stroke:#197cff;stroke-width:1.6",
         "name-best": "font-size:12px;font-weight:bold;fill:#22282d",
         "name-other": "font-size:12px;fill:#5b6670",
-        "number": f"font-size:{NUMBER_SIZE:g}px;fill:#444c53",
         "name-limit": "font-size:12px;fill:#b03a3a",
     }
 )
@@ -105,16 +104,23 @@ class ParetoPlot:
 
     def picture(self, *, has_list: bool = True) -> Picture:
         """Draw the plot, with the list of its numbers if there are any."""
-        pareto, frame, size = self.pareto, self.frame, self.frame.size
+        pareto, frame, numbers = self.pareto, self.frame, self.names.numbers
         dots = list(zip(pareto.places, self.styles, self.spots, strict=True))
         rows = [
-            KeyRow(_DOTS[style].shape, style, self.names.numbers.get(place), *mark[:3])
+            KeyRow(
+                _DOTS[style].shape,
+                style,
+                self.names.numbers.get(place),
+                mark.name,
+                mark.value_us,
+                mark.peak_bytes,
+            )
             for place, (mark, style, _) in enumerate(dots)
         ]
-        key = Key.of(rows if self.names.numbers and has_list else [], size)
-        picture = Picture(size.width, size.height + key.height, _STYLES, pareto.title)
+        width, height = frame.size
+        key = Key.of(rows if numbers and has_list else [], frame.size)
+        picture = Picture(width, height + key.height, _STYLES, pareto.title)
         frame.draw(picture, pareto.title, "highest peak of a rank", pareto.objective)
-        self.legend.draw(picture)
         picture.line(_stairs(pareto, frame), "front")
         _draw_limits(picture, pareto, frame)
         for mark, style, spot in reversed(dots):
@@ -124,6 +130,7 @@ class ParetoPlot:
                 _draw_arrow(picture, spot.at)
         self.names.draw(picture, self.spots)
         key.draw(picture)
+        self.legend.draw(picture)
         return picture
 
 

@@ -1,11 +1,11 @@
 """Names of the dots in a plot: in words, or as numbers that a list below the plot explains."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from synth.report.picture.labels import Box, Label, baseline, placed
+from synth.report.picture.labels import RADIUS, Box, Label, baseline, placed
 from synth.report.picture.picture import XY, Picture
 from synth.report.text.tables import places
 
@@ -13,8 +13,17 @@ from synth.report.text.tables import places
 _WORDS, NUMBER_SIZE = 13.0, 10.0
 _NUMBER = "number"
 
-# Numbers, or ranges of them, in a label.
+# The most dots whose words are in one label, and their largest distance in pixels.
+_MOST_WORDS, _TOUCHING = 2, 3 * RADIUS
+
+# The places of the spots of a label.
 _Group = tuple[int, ...]
+
+
+class _Text(NamedTuple):
+    text: str
+    style: str
+    size: float
 
 
 class Spot(NamedTuple):
@@ -58,64 +67,84 @@ class PlacedNames(NamedTuple):
 def placed_names(spots: Sequence[Spot], taken: Sequence[Box], inside: Box) -> PlacedNames:
     """Name all dots in words if there is room, else the main ones, and number the others in order.
 
-    Where a number has no room beside its dot, it is in one label with those of the nearest dots.
+    Where a text has no room beside its dot, it is in one label with those of the nearest dots: the
+    words of two dots that touch each other, from the left, or any numbers.
 
     Args:
         taken: what cannot be covered; the dots need not be among it.
         inside: the frame of the plot.
     """
-    words = _in_words(range(len(spots)), spots, taken, inside)
-    if len(words) < len(spots):
-        mains = [place for place, spot in enumerate(spots) if spot.is_main]
-        words = _in_words(mains, spots, taken, inside)
+    plot = _Plot(spots, taken, inside)
+    everyone = [(place,) for place in range(len(spots))]
+    labels = plot.joined(everyone, plot.words_of, _MOST_WORDS, _TOUCHING)
+    if labels is not None:
+        return PlacedNames(labels, {})
+    words, _ = plot.placed([group for group in everyone if plot.is_main(group)], plot.words_of)
     named = {place for label in words for place in label.spots}
-    rest = [place for place in range(len(spots)) if place not in named]
-    covered = [*taken, *(label.box for label in words)]
-    labels = _numbered([spot.at for spot in spots], rest, covered, inside)
-    return PlacedNames(words + labels, {place: n for n, place in enumerate(rest, 1)})
+    rest = [group for group in everyone if group[0] not in named]
+    numbers = {place: number for number, (place,) in enumerate(rest, 1)}
+
+    def numbers_of(group: _Group) -> _Text:
+        return _Text(places(sorted(numbers[place] for place in group)), _NUMBER, NUMBER_SIZE)
+
+    plot = plot._replace(taken=[*taken, *(label.box for label in words)])
+    labels = plot.joined(rest, numbers_of, len(rest), math.inf)
+    return PlacedNames([*words, *(labels or [])], numbers)
 
 
-def _in_words(
-    among: Iterable[int], spots: Sequence[Spot], taken: Sequence[Box], inside: Box
-) -> list[PlacedLabel]:
-    """Return the names of those spots that have room."""
-    labels = [Label(spots[place].name, (place,), _WORDS) for place in among]
-    boxes = placed(labels, [spot.at for spot in spots], taken, inside)
-    return [
-        PlacedLabel(label.text, spots[label.dots[0]].style, box, label.dots)
-        for label, box in zip(labels, boxes, strict=True)
-        if box is not None
-    ]
+class _Plot(NamedTuple):
+    """What labels are placed in."""
 
+    spots: Sequence[Spot]
+    taken: Sequence[Box]
+    inside: Box
 
-def _numbered(
-    dots: Sequence[XY], rest: Sequence[int], taken: Sequence[Box], inside: Box
-) -> list[PlacedLabel]:
-    """Return labels with the numbers of the other spots, joined until all have room."""
-    groups: list[_Group] = [(number,) for number in range(len(rest))]
-    while True:
-        labels = [
-            Label(places(n + 1 for n in group), tuple(rest[n] for n in group), NUMBER_SIZE)
-            for group in groups
-        ]
-        boxes = placed(labels, dots, taken, inside)
-        crowded = [group for group, box in zip(groups, boxes, strict=True) if box is None]
-        if not crowded or len(groups) == 1:
-            break
-        groups = _joined(crowded, groups, [dots[place] for place in rest])
-    return [
-        PlacedLabel(label.text, _NUMBER, box or next(label.positions(dots)), label.dots)
-        for label, box in zip(labels, boxes, strict=True)
-    ]
+    def is_main(self, group: _Group) -> bool:
+        return any(self.spots[place].is_main for place in group)
 
+    def words_of(self, group: _Group) -> _Text:
+        """Return the names of dots from the left, in the style of the main one."""
+        from_left = sorted((self.spots[place] for place in group), key=lambda spot: spot.at)
+        main = max(from_left, key=lambda spot: spot.is_main)
+        return _Text(", ".join(spot.name for spot in from_left), main.style, _WORDS)
 
-def _joined(
-    crowded: Sequence[_Group], groups: Sequence[_Group], dots: Sequence[XY]
-) -> list[_Group]:
-    """Return the groups after a crowded one was joined with that whose dots are the nearest."""
+    def placed(
+        self, groups: Sequence[_Group], text_of: Callable[[_Group], _Text]
+    ) -> tuple[list[PlacedLabel], list[_Group]]:
+        """Return the labels of groups of dots, and the groups whose labels have no room."""
+        texts = [text_of(group) for group in groups]
+        labels = [Label(t.text, group, t.size) for t, group in zip(texts, groups, strict=True)]
+        boxes = placed(labels, [spot.at for spot in self.spots], self.taken, self.inside)
+        found, crowded = [], []
+        for text, group, box in zip(texts, groups, boxes, strict=True):
+            if box is None:
+                crowded.append(group)
+            else:
+                found.append(PlacedLabel(text.text, text.style, box, group))
+        return found, crowded
 
-    def distance(pair: tuple[_Group, _Group]) -> float:
-        return min(math.dist(dots[a], dots[b]) for a, b in product(*pair))
+    def joined(
+        self,
+        groups: Sequence[_Group],
+        text_of: Callable[[_Group], _Text],
+        most: int,
+        farthest: float,
+    ) -> list[PlacedLabel] | None:
+        """Return labels of all dots, joined where need be; None: that is not possible.
 
-    pair = min(((a, b) for a in crowded for b in groups if a != b), key=distance)
-    return [tuple(sorted(sum(pair, ()))), *(group for group in groups if group not in pair)]
+        Args:
+            most: the largest number of dots with one label.
+            farthest: the largest distance of dots whose labels are joined.
+        """
+        while True:
+            found, crowded = self.placed(groups, text_of)
+            if not crowded:
+                return found
+            pairs = [(a, b) for a in crowded for b in groups if a != b and len(a + b) <= most]
+            nearest = min(pairs, key=self._distance, default=None)
+            if nearest is None or self._distance(nearest) > farthest:
+                return None
+            groups = [nearest[0] + nearest[1], *(each for each in groups if each not in nearest)]
+
+    def _distance(self, pair: tuple[_Group, _Group]) -> float:
+        return min(math.dist(self.spots[a].at, self.spots[b].at) for a, b in product(*pair))

@@ -7,6 +7,14 @@ from dataclasses import dataclass
 _LOG_FROM = 4.0
 
 
+def widened(low: float, high: float, share: float) -> tuple[float, float]:
+    """Return the ends of an axis with a share of its length as margin on both sides."""
+    if low > 0 and high / low >= _LOG_FROM:
+        factor = (high / low) ** share
+        return low / factor, high * factor
+    return low - share * (high - low), high + share * (high - low)
+
+
 @dataclass(frozen=True)
 class Scale:
     """Maps `low` … `high` to `start` … `end`, linearly or, with `log`, by equal factors."""
@@ -35,7 +43,7 @@ class Scale:
         """Return the value at a position."""
         share = (place - self.start) / (self.end - self.start)
         if self.log:
-            return self.low * (self.high / self.low) ** share
+            return self.low * math.exp(share * math.log(self.high / self.low))
         return self.low + share * (self.high - self.low)
 
     def ticks(self, most: int) -> list[float]:

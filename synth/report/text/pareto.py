@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import NamedTuple
 
+from synth.report.picture.scale import widened
 from synth.report.text.canvas import Canvas, letter
 
 # Schedules beyond this multiple of the fastest are drawn at the upper edge, to keep the scale of
@@ -77,11 +78,10 @@ class Pareto:
         return sorted({min(self.caps_bytes), max(self.caps_bytes)}) if self.caps_bytes else []
 
     @property
-    def ends_bytes(self) -> tuple[int, int]:
+    def ends_bytes(self) -> tuple[float, float]:
         """Range of memory of the plot, with a margin."""
         sizes = [mark.peak_bytes for mark in self.marks] + self.limits_bytes
-        air = (max(sizes) - min(sizes)) // 20 or 1
-        return max(0, min(sizes) - air), max(sizes) + air
+        return widened(min(sizes), max(max(sizes), min(sizes) + 1), 1 / 20)
 
     def is_beyond(self, mark: Mark) -> bool:
         """Return True if a schedule is beyond the scale, so that it is drawn at the edge."""

@@ -133,9 +133,10 @@ def labels_of(picture: str) -> list[DrawnLabel]:
     for style, size in (("name-best", 13.0), ("name-other", 12.0), ("number", 10.0)):
         for text in shapes(picture, style):
             words = text.text or ""
-            names = {words.split(" ↑ ")[0]}
+            parts = words.split(", ")
+            names = {part.split(" ↑ ")[0] for part in parts}
             if style == "number":
-                names = {listed[number] for part in words.split(", ") for number in upto(part)}
+                names = {listed[number] for part in parts for number in upto(part)}
             width = text_width(words, size)
             share = {"start": 0.0, "middle": 0.5, "end": 1.0}[text.get("text-anchor") or ""]
             left, base = float(text.get("x") or 0) - share * width, float(text.get("y") or 0)
