@@ -10,8 +10,7 @@ from synth.plan.comparison import Comparison, Entry
 from synth.plan.reason import reason_of
 from synth.report.chart.chart import Chart
 from synth.report.html.page import ScheduleMenu
-from synth.report.picture.frame import BESIDE
-from synth.report.picture.pareto import ParetoPlot
+from synth.report.picture.pareto import pareto_picture_beside
 from synth.report.picture.svg import svg_text
 
 # Charts of more ops than these together make a page slow to write and to open.
@@ -44,20 +43,12 @@ def write_compare_page(
     if len(charted) < len(ranked):
         talk(f"note: {len(charted)} of {len(ranked)} schedules have charts in {path}")
     places = [*charted, *(i for i in range(len(ranked)) if i not in charted)]
-    plotted = ParetoPlot.of(pareto, BESIDE)
     columns = [i for i, name in enumerate(head) if name.split()[0] not in _LEFT_OUT]
     menu = ScheduleMenu(
-        ("schedule", "dot", *(head[i].replace("\n", " ").strip() for i in columns[1:])),
-        tuple(
-            (
-                ranked[place].name,
-                str(plotted.numbers.get(ranked[place].name, "")),
-                *(rows[place][i] for i in columns[1:]),
-            )
-            for place in places
-        ),
+        tuple(head[i].replace("\n", " ").strip() for i in columns),
+        tuple((ranked[place].name, *(rows[place][i] for i in columns[1:])) for place in places),
         tuple(ranked[i].name for i in charted),
-        svg_text(plotted.picture(has_list=False)),
+        svg_text(pareto_picture_beside(pareto)),
         tuple(map(charted.index, _shown(ranked, charted))),
     )
     write_choice(path, pareto.title, [charts[place] for place in charted], menu)

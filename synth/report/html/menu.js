@@ -45,9 +45,21 @@ class Menu {
           button.addEventListener("click", () => this.toggle(number));
         } else cell.textContent = text;
       });
+      if (place) this.pointAt(row, place - 1);
       return row;
     });
     this.rows.shift();
+  }
+
+  /** Mark the dot of a row while the pointer is on the row. */
+  pointAt(row, number) {
+    const mark = (isOn) => {
+      for (const dot of byId("plot").querySelectorAll("[data-name]")) {
+        if (this.numberOf(dot) === number) dot.classList.toggle("pointed", isOn);
+      }
+    };
+    row.addEventListener("mouseenter", () => mark(true));
+    row.addEventListener("mouseleave", () => mark(false));
   }
 
   /** The chart of a dot, which may name several equal schedules. */

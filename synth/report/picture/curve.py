@@ -1,6 +1,6 @@
 """Plot of a memory curve."""
 
-from synth.report.picture.frame import STYLES, WHOLE, Frame, Legend, Size
+from synth.report.picture.frame import WHOLE, Frame, Legend, Size, styles_with_title
 from synth.report.picture.key import KEY_STYLES, Key, KeyRow
 from synth.report.picture.labels import RADIUS, Box, boxes_of
 from synth.report.picture.picture import XY, Picture
@@ -12,19 +12,15 @@ from synth.units import format_bytes, format_us
 # The shape and style of published schedules.
 _FAMILY = ("disc", "family")
 
-_STYLES = (
-    STYLES
-    | KEY_STYLES
-    | {
-        "between": "fill:#dbe9ff;stroke:none",
-        "never": "fill:#f1f1f1;stroke:none",
-        "found": "stroke:#197cff;stroke-width:2.4;fill:none;stroke-linejoin:round",
-        "proven": "stroke:#197cff;stroke-width:1.4;fill:none;stroke-dasharray:5 4",
-        "point": "fill:#197cff;stroke:#ffffff;stroke-width:1.2",
-        "family": "fill:#22282d;stroke:#ffffff;stroke-width:1.2",
-        "name": "font-size:12px;fill:#22282d",
-    }
-)
+_STYLES = KEY_STYLES | {
+    "between": "fill:#dbe9ff;stroke:none",
+    "never": "fill:#f1f1f1;stroke:none",
+    "found": "stroke:#197cff;stroke-width:2.4;fill:none;stroke-linejoin:round",
+    "proven": "stroke:#197cff;stroke-width:1.4;fill:none;stroke-dasharray:5 4",
+    "point": "fill:#197cff;stroke:#ffffff;stroke-width:1.2",
+    "family": "fill:#22282d;stroke:#ffffff;stroke-width:1.2",
+    "name": "font-size:12px;fill:#22282d",
+}
 
 
 def curve_picture(curve: Curve, size: Size = WHOLE) -> Picture:
@@ -58,7 +54,8 @@ def curve_picture(curve: Curve, size: Size = WHOLE) -> Picture:
         for place, dot in enumerate(dots)
     ]
     key = Key.of(rows if names.numbers else [], size)
-    picture = Picture(size.width, size.height + key.height, _STYLES, curve.title)
+    styles = styles_with_title(curve.title, size) | _STYLES
+    picture = Picture(size.width, size.height + key.height, styles, curve.title)
     _draw_ground(picture, curve, x, y)
     picture.area([*found, *reversed(proven)], "between")
     frame.draw(picture, curve.title, "memory limit of every rank", curve.objective)

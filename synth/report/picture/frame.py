@@ -11,15 +11,17 @@ from synth.report.text.tables import size_unit, time_unit
 
 
 class Size(NamedTuple):
-    """Width and height of a plot in pixels."""
+    """Width and height of a plot in pixels, and the height of its title."""
 
     width: int
     height: int
+    title: float = 30.0
 
 
-# Of a picture by itself, and of one beside the charts of a page.
-WHOLE, BESIDE = Size(860, 560), Size(524, 430)
-LEFT, RIGHT, TOP, BOTTOM = 84, 24, 76, 62
+# Of pictures by themselves, and of one beside the charts of a page, which has the title.
+SIZES = Size(860, 560), Size(1000, 700), Size(1160, 840)
+WHOLE, BESIDE = SIZES[0], Size(524, 430, 0.0)
+LEFT, RIGHT, _TOP, _BOTTOM = 84, 24, 46, 62
 
 # Height of a line of the legend, and the space between its entries.
 _LINE, _BETWEEN = 17.0, 16.0
@@ -29,11 +31,20 @@ Entry = tuple[str, str, str]
 STYLES = {
     "grid": "stroke:#e4e7ea;stroke-width:1;fill:none",
     "frame": "stroke:#5b6670;stroke-width:1;fill:none",
-    "title": "font-size:16px;font-weight:bold;fill:#22282d",
     "number": "font-size:10px;fill:#444c53",
     "label": "font-size:12px;fill:#444c53",
     "axis": "font-size:13px;fill:#22282d",
 }
+
+
+_TITLE = 16.0
+
+
+def styles_with_title(title: str, size: Size) -> dict[str, str]:
+    """Return the styles of a plot, with a title that is as wide as the plot at most."""
+    room = size.width - LEFT - RIGHT
+    font = _TITLE * min(1.0, room / max(1.0, text_width(title, 1.1 * _TITLE)))
+    return STYLES | {"title": f"font-size:{font:.4g}px;font-weight:bold;fill:#22282d"}
 
 
 @dataclass(frozen=True)
@@ -54,7 +65,7 @@ class Frame:
     ) -> Self:
         """Make the frame of a plot for both ranges, below a legend."""
         x = Scale.fitting(*ends_bytes, LEFT, size.width - RIGHT)
-        bottom, top = size.height - BOTTOM, TOP + legend.height
+        bottom, top = size.height - _BOTTOM, _TOP + size.title + legend.height
         return cls(size, x, Scale.fitting(*ends_us, bottom, top))
 
     @property
@@ -81,7 +92,8 @@ class Frame:
         picture.text(place, kind, "axis", "middle")
         kind = f"{time}, {name}{', logarithmic' if y.log else ''}"
         picture.text((18, (y.start + y.end) / 2), kind, "axis", "middle", turn=-90)
-        picture.text((LEFT, 28), title, "title")
+        if self.size.title:
+            picture.text((LEFT, 28), title, "title")
 
 
 @dataclass(frozen=True)
@@ -91,6 +103,7 @@ class Legend:
     A shape is a `line`, an `area` or that of a dot.
     """
 
+    top: float
     lines: tuple[tuple[Entry, ...], ...]
 
     @classmethod
@@ -104,7 +117,7 @@ class Legend:
                 lines.append([])
                 left = LEFT + _entry_width(entry)
             lines[-1].append(entry)
-        return cls(tuple(map(tuple, lines)))
+        return cls(20.0 + size.title, tuple(map(tuple, lines)))
 
     @property
     def height(self) -> float:
@@ -114,7 +127,7 @@ class Legend:
     def draw(self, picture: Picture) -> None:
         """Draw the lines."""
         for place, line in enumerate(self.lines):
-            top, at = 50.0 + _LINE * place, float(LEFT)
+            top, at = self.top + _LINE * place, float(LEFT)
             for style, shape, text in line:
                 if shape == "line":
                     picture.line([(at, top), (at + 24, top)], style)

@@ -1,14 +1,14 @@
 """Plot of schedules by time and memory, with the Pareto front and the limits."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
-from synth.report.picture.frame import STYLES, WHOLE, Frame, Legend, Size
+from synth.report.picture.frame import BESIDE, SIZES, Frame, Legend, Size, styles_with_title
 from synth.report.picture.key import KEY_STYLES, Key, KeyRow
 from synth.report.picture.labels import RADIUS, Box, boxes_of
 from synth.report.picture.picture import XY, Picture
 from synth.report.picture.plot_names import PlacedNames, Spot, placed_names
-from synth.report.text.pareto import EQUALS, Mark, Pareto
+from synth.report.text.pareto import Mark, Pareto
 from synth.units import format_bytes, format_us
 
 
@@ -29,40 +29,50 @@ _DOTS = {
     "solved-late": _Dot("diamond", "found by the solver, late gradients"),
 }
 
+# The most dots with one label for which no larger plot is tried.
+_MOST_DOTS = 3
+
 # Distance in pixels of dots beyond the scale from the upper edge.
 _ARROW = 18.0
 
-_STYLES = (
-    STYLES
-    | KEY_STYLES
-    | {
-        "front": "stroke:#22282d;stroke-width:1.6;fill:none;stroke-linejoin:round",
-        "limit": "stroke:#b03a3a;stroke-width:1.6;fill:none;stroke-dasharray:6 4",
-        "beyond": "stroke:#5b6670;stroke-width:1.2;fill:none",
-        "best": "fill:#22282d;stroke:#ffffff;stroke-width:1.2",
-        "other": "fill:#9aa6b1;stroke:#ffffff;stroke-width:1.2",
-        "squeezed": "fill:#ffffff;stroke:#7c8894;stroke-width:1.8",
-        "solved": "fill:#197cff;stroke:#ffffff;stroke-width:1.2",
-        "late": "fill:#ffffff;stroke:#c2571a;stroke-width:1.6",
-        "solved-late": "fill:#ffffff;stroke:#197cff;stroke-width:1.6",
-        "name-best": "font-size:12px;font-weight:bold;fill:#22282d",
-        "name-other": "font-size:12px;fill:#5b6670",
-        "name-limit": "font-size:12px;fill:#b03a3a",
-    }
-)
+_STYLES = KEY_STYLES | {
+    "front": "stroke:#22282d;stroke-width:1.6;fill:none;stroke-linejoin:round",
+    "limit": "stroke:#b03a3a;stroke-width:1.6;fill:none;stroke-dasharray:6 4",
+    "beyond": "stroke:#5b6670;stroke-width:1.2;fill:none",
+    "best": "fill:#22282d;stroke:#ffffff;stroke-width:1.2",
+    "other": "fill:#9aa6b1;stroke:#ffffff;stroke-width:1.2",
+    "squeezed": "fill:#ffffff;stroke:#7c8894;stroke-width:1.8",
+    "solved": "fill:#197cff;stroke:#ffffff;stroke-width:1.2",
+    "late": "fill:#ffffff;stroke:#c2571a;stroke-width:1.6",
+    "solved-late": "fill:#ffffff;stroke:#197cff;stroke-width:1.6",
+    "name-best": "font-size:12px;font-weight:bold;fill:#22282d",
+    "name-other": "font-size:12px;fill:#5b6670",
+    "name-limit": "font-size:12px;fill:#b03a3a",
+}
 
 
 def pareto_picture(pareto: Pareto) -> Picture:
     """Draw every schedule as a dot with its name, and the Pareto front as a staircase.
 
     If there is no room for all names, only those of the front and of the solver are in words; the
-    others are numbers, which a list below the plot explains.
+    others are numbers, which a list below the plot explains. Where dots crowd, the plot is larger.
     """
-    return ParetoPlot.of(pareto).picture()
+    for size in SIZES:
+        plot = _Plot.of(pareto, size)
+        if plot.names.most_dots <= _MOST_DOTS:
+            break
+    return plot.picture()
+
+
+def pareto_picture_beside(pareto: Pareto) -> Picture:
+    """Draw the plot of a page whose table names the dots: without title, numbers and list."""
+    plot = _Plot.of(pareto, BESIDE)
+    names = plot.names
+    return replace(plot, names=PlacedNames(names.in_words, {})).picture()
 
 
 @dataclass(frozen=True)
-class ParetoPlot:
+class _Plot:
     """Dots and names in a plot of a size, of the schedules of `pareto.places` in their order."""
 
     pareto: Pareto
@@ -73,7 +83,7 @@ class ParetoPlot:
     names: PlacedNames
 
     @classmethod
-    def of(cls, pareto: Pareto, size: Size = WHOLE) -> Self:
+    def of(cls, pareto: Pareto, size: Size) -> Self:
         """Lay out a plot."""
         marks = pareto.places
         styles = [_style(pareto, mark) for mark in marks]
@@ -92,17 +102,7 @@ class ParetoPlot:
         names = placed_names(spots, taken, frame.inside)
         return cls(pareto, legend, frame, styles, spots, names)
 
-    @property
-    def numbers(self) -> dict[str, int]:
-        """The numbers of schedules that are not named in words."""
-        marks = self.pareto.places
-        return {
-            name: number
-            for place, number in self.names.numbers.items()
-            for name in marks[place].name.split(EQUALS)
-        }
-
-    def picture(self, *, has_list: bool = True) -> Picture:
+    def picture(self) -> Picture:
         """Draw the plot, with the list of its numbers if there are any."""
         pareto, frame, numbers = self.pareto, self.frame, self.names.numbers
         dots = list(zip(pareto.places, self.styles, self.spots, strict=True))
@@ -117,9 +117,10 @@ class ParetoPlot:
             )
             for place, (mark, style, _) in enumerate(dots)
         ]
-        width, height = frame.size
-        key = Key.of(rows if numbers and has_list else [], frame.size)
-        picture = Picture(width, height + key.height, _STYLES, pareto.title)
+        size = frame.size
+        key = Key.of(rows if numbers else [], size)
+        styles = styles_with_title(pareto.title, size) | _STYLES
+        picture = Picture(size.width, size.height + key.height, styles, pareto.title)
         frame.draw(picture, pareto.title, "highest peak of a rank", pareto.objective)
         picture.line(_stairs(pareto, frame), "front")
         _draw_limits(picture, pareto, frame)

@@ -50,6 +50,16 @@ class PlacedNames(NamedTuple):
     labels: list[PlacedLabel]
     numbers: dict[int, int]
 
+    @property
+    def in_words(self) -> list[PlacedLabel]:
+        """The labels without numbers."""
+        return [label for label in self.labels if label.style != _NUMBER]
+
+    @property
+    def most_dots(self) -> int:
+        """The largest number of dots with one label."""
+        return max((len(label.spots) for label in self.labels), default=0)
+
     def draw(self, picture: Picture, spots: Sequence[Spot]) -> None:
         """Write each label, towards its dot."""
         for text, style, box, owners in self.labels:
