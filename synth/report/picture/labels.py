@@ -22,9 +22,20 @@ _Numbers = npt.NDArray[np.float64]
 _Flags = npt.NDArray[np.bool_]
 
 # Widths of signs as a share of the size of a wide sans-serif font (Bitstream Vera), and of others.
-_WIDTHS = dict.fromkeys("ijl'|", 0.28) | dict.fromkeys(" ,.:;ft()-", 0.38)
-_WIDTHS |= dict.fromkeys("mMW@%", 0.99) | dict.fromkeys("wGOQ+=<>→", 0.83)
-_OTHER = 0.62
+_SIGNS = {
+    0.28: "ijl'|",
+    0.32: " ,.IJ",
+    0.37: "-f:;/",
+    0.41: "()rt",
+    0.53: "sz",
+    0.56: "cL",
+    0.6: "kvxyFTY",
+    0.79: "DGHNOQU",
+    0.84: "w+=<>~→↑",
+    1.0: "mMW@%",
+}
+_WIDTHS = {sign: width for width, signs in _SIGNS.items() for sign in signs}
+_OTHER, _OTHER_CAPITAL = 0.64, 0.7
 
 _SIZE = 12.0
 
@@ -39,8 +50,11 @@ _GAPS = (2.0, 6.0, 11.0)
 _SIDES = ((1, 0), (-1, 0), (0, -1), (0, 1), (1, -1), (1, 1), (-1, -1), (-1, 1))
 _BETWEEN = ((0.5, -1), (0.5, 1), (-0.5, -1), (-0.5, 1), (1, -0.5), (1, 0.5), (-1, -0.5), (-1, 0.5))
 
+# By how many excluded positions the last position of a label is worse than its first.
+_WORST = 10.0
+
 # How often labels are placed, with some noise from the second time on, if not all have a place.
-_ATTEMPTS = 12
+_ATTEMPTS = 8
 
 # Another dot is at least so much farther from a label than its own one: a factor, and pixels.
 _FARTHER, _MORE = 1.25, 2.0
@@ -87,7 +101,9 @@ class Label:
 
 def text_width(text: str, size: float = _SIZE) -> float:
     """Return the width in pixels that a label of a size needs at most in common fonts."""
-    return size * sum(_WIDTHS.get(sign, _OTHER) for sign in text)
+    return size * sum(
+        _WIDTHS.get(sign, _OTHER_CAPITAL if sign.isupper() else _OTHER) for sign in text
+    )
 
 
 def baseline(box: Box, size: float) -> float:
@@ -110,16 +126,17 @@ def placed(
     boxes = [list(label.positions(dots)) for label in labels]
     owner = np.repeat(np.arange(len(labels)), list(map(len, boxes)))
     table = _table([box for those in boxes for box in those])
+    worse = np.concatenate([np.linspace(0, _WORST, len(those)) for those in boxes])
     is_own = np.array([[dot in label.dots for dot in range(len(dots))] for label in labels])
     covered = _table([*taken, *(Box.around(dot, RADIUS) for dot in dots)])
     is_free = ~_meetings(table, covered).any(axis=1)
     is_free &= _is_inside(table, inside) & _is_clear(table, np.array(dots), is_own[owner])
-    table, owner = table[is_free], owner[is_free]
+    table, owner, worse = table[is_free], owner[is_free], worse[is_free]
     excluded = _meetings(table, table) | (owner[:, None] == owner)
     rng = np.random.default_rng(0)
     best: list[int] = []
     for attempt in range(_ATTEMPTS):
-        chosen = list(_least_excluding(excluded, attempt * rng.random(len(table))))
+        chosen = list(_least_excluding(excluded, worse + attempt * rng.random(len(table))))
         best = max(best, chosen, key=len)
         if len(best) == len(labels):
             break
@@ -162,10 +179,10 @@ def _meetings(some: _Table, others: _Table) -> _Flags:
     return met
 
 
-def _least_excluding(excluded: _Flags, noise: _Numbers) -> Iterator[int]:
+def _least_excluding(excluded: _Flags, worse: _Numbers) -> Iterator[int]:
     """Yield positions of which none excludes another, first those that exclude the fewest."""
     is_open = np.ones(len(excluded), np.bool_)
-    counts = excluded.sum(axis=1) + noise
+    counts = excluded.sum(axis=1) + worse
     while is_open.any():
         best = int(np.where(is_open, counts, np.inf).argmin())
         yield best

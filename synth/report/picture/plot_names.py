@@ -10,7 +10,7 @@ from synth.report.picture.picture import XY, Picture
 from synth.report.text.tables import places
 
 # Sizes of words, which may be bold and thus wider, and of numbers; the style of numbers.
-_WORDS, NUMBER_SIZE = 13.0, 10.0
+_WORDS, NUMBER_SIZE = 13.2, 10.0
 _NUMBER = "number"
 
 # The most dots whose words are in one label, and their largest distance in pixels.
@@ -150,11 +150,15 @@ class _Plot(NamedTuple):
             found, crowded = self.placed(groups, text_of)
             if not crowded:
                 return found
-            pairs = [(a, b) for a in crowded for b in groups if a != b and len(a + b) <= most]
-            nearest = min(pairs, key=self._distance, default=None)
-            if nearest is None or self._distance(nearest) > farthest:
-                return None
-            groups = [nearest[0] + nearest[1], *(each for each in groups if each not in nearest)]
+            pairs = []
+            for group in crowded:
+                others = [(group, b) for b in groups if b != group and len(group + b) <= most]
+                nearest = min(others, key=self._distance, default=None)
+                if nearest is None or self._distance(nearest) > farthest:
+                    return None
+                pairs.append(nearest)
+            pair = min(pairs, key=self._distance)
+            groups = [pair[0] + pair[1], *(group for group in groups if group not in pair)]
 
     def _distance(self, pair: tuple[_Group, _Group]) -> float:
         return min(math.dist(self.spots[a].at, self.spots[b].at) for a, b in product(*pair))
