@@ -7,12 +7,11 @@ from dataclasses import dataclass
 _LOG_FROM = 4.0
 
 
-def widened(low: float, high: float, share: float) -> tuple[float, float]:
-    """Return the ends of an axis with a share of its length as margin on both sides."""
+def widened(low: float, high: float, below: float, above: float) -> tuple[float, float]:
+    """Return the ends of an axis with margins, which are given as shares of its length."""
     if low > 0 and high / low >= _LOG_FROM:
-        factor = (high / low) ** share
-        return low / factor, high * factor
-    return low - share * (high - low), high + share * (high - low)
+        return low * (low / high) ** below, high * (high / low) ** above
+    return low - below * (high - low), high + above * (high - low)
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ class Curve:
         sizes += [dot.peak_bytes for dot in self.families]
         low, high = min(self.never_below_bytes, *sizes), max(sizes)
         least = high / _LEAST_AIR
-        return widened(low - least, high + least, 1 / 20)
+        return widened(low - least, high + least, 1 / 20, 1 / 20)
 
     @property
     def ends_us(self) -> tuple[float, float]:
@@ -89,7 +89,7 @@ class Curve:
         times = [point.value_us for point in self.points]
         times += [point.lower_bound_us for point in self.points if point.lower_bound_us]
         times += [dot.value_us for dot in self.families]
-        return widened(min(times), max(times), 1 / 16)
+        return widened(min(times), max(times), 1 / 16, 1 / 16)
 
     def found_at(self, num_bytes: float) -> int | None:
         """Return the best time in a given memory; None if there is none."""

@@ -79,9 +79,9 @@ class Pareto:
 
     @property
     def ends_bytes(self) -> tuple[float, float]:
-        """Range of memory of the plot, with a margin."""
+        """Range of memory of the plot, with margins: names of the front stand to the left of it."""
         sizes = [mark.peak_bytes for mark in self.marks] + self.limits_bytes
-        return widened(min(sizes), max(max(sizes), min(sizes) + 1), 1 / 20)
+        return widened(min(sizes), max(max(sizes), min(sizes) + 1), 1 / 8, 1 / 20)
 
     def is_beyond(self, mark: Mark) -> bool:
         """Return True if a schedule is beyond the scale, so that it is drawn at the edge."""
