@@ -30,6 +30,9 @@ _NAME_EVERY = 14.0
 # The size of a chart's name.
 _NAME = 13.0
 
+# The style of idle time in the legend.
+_IDLE = ("idle",)
+
 # Moves of saved activations in the legend.
 _MOVES = {OpKind.OFFLOAD: "offload of activations", OpKind.RELOAD: "reload"}
 
@@ -187,13 +190,19 @@ class _Legend:
 
     @classmethod
     def of(cls, drawn: Sequence[DrawnChart], *, has_numbers: bool) -> "_Legend":
-        """Return the legend of everything that the charts show; ops may have numbers in them."""
-        rooms = WIDTH - LEFT - RIGHT
+        """Return the legend of everything that the charts show; ops may have numbers in them.
+
+        If one line does not hold it, ops are in the first one, and all else begins a new one.
+        """
+        room = WIDTH - LEFT - RIGHT
         lines: list[list[tuple[tuple[str, ...], str]]] = [[]]
         used = 0.0
-        for entry in _entries(drawn, has_numbers=has_numbers):
+        entries = list(_entries(drawn, has_numbers=has_numbers))
+        is_one_line = sum(_entry_width(*entry) for entry in entries) <= room
+        for entry in entries:
             width = _entry_width(*entry)
-            if lines[-1] and used + width > rooms:
+            is_second_part = entry[0] == _IDLE and not is_one_line
+            if lines[-1] and (used + width > room or is_second_part):
                 lines.append([])
                 used = 0.0
             lines[-1].append(entry)
@@ -211,7 +220,7 @@ class _Legend:
                         picture.line([(at[0], top - 3), (at[0] + 12, top - 3)], style)
                     else:
                         picture.rectangle(at, 12, 10, style)
-                picture.text((left + 12 * len(styles) + 6, top + 1), text, "label")
+                picture.text((left + _samples_width(styles), top + 1), text, "label")
                 left += _entry_width(styles, text)
             top += _LINE
 
@@ -231,7 +240,7 @@ def _entries(
         yield (), "(lighter: further stages of a rank)"
     if any(one.is_dense for one in drawn):
         yield (), "(heights: shares of time)"
-    yield ("idle",), "idle"
+    yield _IDLE, "idle"
     for kind, meaning in _MOVES.items():
         if any(str(kind) in one.styles() for one in drawn):
             yield (str(kind),), meaning
@@ -243,7 +252,11 @@ def _entries(
 
 
 def _entry_width(styles: Sequence[str], text: str) -> float:
-    return 12 * len(styles) + 6 + text_width(text) + 10
+    return _samples_width(styles) + text_width(text) + 14
+
+
+def _samples_width(styles: Sequence[str]) -> float:
+    return 12 * len(styles) + 6 if styles else 0
 
 
 def _draw_axis(picture: Picture, x: Scale, top: float) -> None:

@@ -2,6 +2,7 @@
 
 import { drawn } from "./elements.js";
 
+const POINT = 10; // width of a plan's square
 const [WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT] = [720, 210, 64, 34, 10, 20];
 
 export class CurvePlot {
@@ -32,11 +33,12 @@ export class CurvePlot {
   }
 
   point(point, x, y, open) {
-    const mark = drawn("circle", {
+    const mark = drawn("rect", {
       class: `point${point.plan === open ? " open" : ""}`,
-      cx: x(point.peak_bytes),
-      cy: y(point.value_us),
-      r: 6,
+      x: x(point.peak_bytes) - POINT / 2,
+      y: y(point.value_us) - POINT / 2,
+      width: POINT,
+      height: POINT,
       tabindex: 0,
       role: "button",
       "data-plan": point.plan,
@@ -76,7 +78,7 @@ function steps(points, x, y, key) {
 }
 
 function family({ name, peak_bytes: bytes, value_us: us }, x, y) {
-  const mark = drawn("rect", { class: "family", x: x(bytes) - 3, y: y(us) - 3, width: 6, height: 6 });
+  const mark = drawn("circle", { class: "family", cx: x(bytes), cy: y(us), r: 3.5 });
   mark.append(drawn("title", {}, `${name}: ${formatUs(us)} in ${formatBytes(bytes)}`));
   return mark;
 }
@@ -91,11 +93,12 @@ function axes(x, y) {
     grid.push(`M${x(bytes)},${TOP}V${base + 4}`);
     add(formatBytes(bytes), x(bytes), base + 16, "middle");
   }
-  for (const us of y.ticks(5)) {
+  for (const us of y.ticks(8)) {
     grid.push(`M${LEFT - 4},${y(us)}H${right}`);
     add(formatUs(us), LEFT - 7, y(us) + 4, "end");
   }
-  add("peak memory of a rank; squares: published schedules; dashed: lower bound", LEFT, HEIGHT - 4);
+  const key = "squares: plans; dots: published schedules; dashed: lower bound";
+  add(`peak memory of a rank; ${key}`, LEFT, HEIGHT - 4);
   const line = drawn("path", { class: "axis", d: `M${LEFT},${TOP}V${base}H${right}` });
   return [drawn("path", { class: "grid", d: grid.join("") }), line, ...texts];
 }

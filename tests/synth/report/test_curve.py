@@ -1,6 +1,7 @@
 """The picture of time against memory: its staircases, its scales, in a terminal and as SVG."""
 
 import math
+import re
 import xml.etree.ElementTree as ET
 from itertools import combinations
 
@@ -121,6 +122,21 @@ def test_a_scale_is_logarithmic_where_its_ends_lie_far_apart() -> None:
     assert (near.log, far.log) == (False, True)
     assert [near.at(v) for v in (10, 20, 30)] == [0, 50, 100]
     assert math.isclose(far.at(10), 50)
+
+
+def test_a_scale_finds_the_value_of_a_place() -> None:
+    for scale in (Scale.fitting(10, 30, 5, 100), Scale.fitting(1, 100, 80, 0)):
+        for value in (10, 17.5, 29):
+            assert math.isclose(scale.value(scale.at(value)), value)
+
+
+def test_two_points_far_away_leave_most_of_the_axis_to_the_others() -> None:
+    near = tuple(Point(10 + i, 90 - i, 80, 10 + i) for i in range(11))
+    far = curve((*near, Point(80, 60, 50, 80), Point(90, 50, 50, 90)), ())
+    x = [middle(e)[0] for e in shapes(svg_text(curve_picture(far)), "point")[:-1]]
+    assert (x[10] - x[0]) / (x[12] - x[0]) > 0.3  # 0.125 on a linear axis
+    lines = plot(far, 80, 12).split("\n")
+    assert len(re.findall(r"\d+ B", lines[-2])) >= 3
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ from typing import NamedTuple
 import pytest
 
 from synth.report.picture.labels import Box, text_width
-from synth.report.picture.pareto import pareto_picture
+from synth.report.picture.pareto import pareto_picture, pareto_picture_beside
 from synth.report.picture.picture import XY
 from synth.report.picture.svg import svg_text
+from synth.report.text.canvas import letter
 from synth.report.text.pareto import Mark, Pareto, plot
 from tests.synth.report.svg_shapes import middle, points_of, shapes
 
@@ -56,6 +57,73 @@ def test_the_terminal_shows_every_schedule_at_its_letter() -> None:
     assert column["f"] < column["d"] < column["b"] < column["c"] < column["a"]
     assert "off the scale: f" in legend[1] and "┊ memory limit" in legend[0]
     assert "f" in body[0]
+
+
+def test_the_terminal_tells_late_gradients_and_what_others_hide() -> None:
+    marks = (*MARKS, Mark("late", 115, 800, delay=1), Mark("under", 150, 301))
+    legend = " ".join(line.strip() for line in plot(pareto(marks), 80, 14).split("\n")[-3:])
+    assert "late gradients: g" in legend
+    assert "hidden: h by d" in legend
+    assert "late gradients" not in plot(pareto(), 80, 14)
+
+
+def test_after_52_letters_there_are_two_and_both_are_drawn() -> None:
+    assert [letter(n) for n in (0, 25, 26, 51, 52, 53, 104)] == [
+        "a",
+        "z",
+        "A",
+        "Z",
+        "aa",
+        "ab",
+        "ba",
+    ]
+    assert len({letter(n) for n in range(500)}) == 500
+    marks = tuple(Mark(f"m{i}", 100 + i, 900 - 10 * i) for i in range(60))
+    assert "ah" in plot(pareto(marks), 120, 60)
+
+
+def test_late_gradients_are_diamonds_that_the_legend_explains() -> None:
+    late = (Mark("late", 115, 800, delay=1), Mark("ours", 120, 850, is_solved=True, delay=2))
+    picture = svg_text(pareto_picture(pareto((*MARKS, *late))))
+    for style in ("late", "solved-late"):
+        found, of_legend = shapes(picture, style)
+        assert len(points_of(found)) == len(points_of(of_legend)) == 4
+    labels = {t.text for t in shapes(picture, "label")}
+    assert any("late gradients" in (text or "") for text in labels)
+    front = points_of(shapes(picture, "front")[0])
+    assert all(middle(shapes(picture, "late")[0]) != corner for corner in front)
+
+
+def test_a_legend_is_inside_the_picture() -> None:
+    marks = (
+        *MARKS,
+        Mark("late", 115, 800, delay=1),
+        Mark("ours", 120, 850, is_solved=True, delay=2),
+        Mark("squeezed", 140, 880, is_squeezed=True),
+    )
+    for picture in (pareto_picture(pareto(marks)), pareto_picture_beside(pareto(marks))):
+        text = svg_text(picture)
+        legend = [e for e in shapes(text, "label") if not (e.text or "").isdigit()]
+        assert len(legend) == 8
+        for entry in legend:
+            assert float(entry.get("x") or 0) + text_width(entry.text or "") <= picture.width
+        tops = {float(entry.get("y") or 0) for entry in legend}
+        frame = points_of(shapes(text, "frame")[0])
+        assert max(tops) + 12 < min(y for _, y in frame)  # a limit's words are between
+
+
+def test_beside_charts_there_is_no_title_and_no_number() -> None:
+    picture = svg_text(pareto_picture_beside(pareto(CROWD)))
+    assert not shapes(picture, "title") and not shapes(picture, "number")
+    assert dots_of(picture).keys() == {mark.name for mark in CROWD}
+
+
+def test_a_long_title_is_as_wide_as_its_picture() -> None:
+    title = "a profile of a long name on many ranks " * 4
+    picture = pareto_picture(Pareto(title, "makespan", MARKS))
+    size = float(picture.styles["title"].split("px")[0].removeprefix("font-size:"))
+    assert size < 16
+    assert 84 + text_width(title, 1.1 * size) <= picture.width
 
 
 def test_without_a_limit_there_is_no_line_of_it() -> None:
