@@ -1,6 +1,7 @@
 """Time-memory plot for the terminal: cells of text in a frame with ticks."""
 
 from collections.abc import Iterable
+from string import ascii_lowercase, ascii_uppercase, digits
 
 from synth.report.picture.scale import Scale
 from synth.report.text.tables import size_unit, time_unit
@@ -73,9 +74,11 @@ class Canvas:
         return f"{'':>{_MARGIN}}└{''.join(ruler)}", f"{'':>{_MARGIN + 1}}{''.join(labels).rstrip()}"
 
 
+# The signs of schedules, in the order of a table: 86 of one column each.
+_SIGNS = ascii_lowercase + ascii_uppercase + digits + "αβγδεζηθικλμνξοπρστυφχψω"
+
+
 def letter(number: int) -> str:
-    """Return the letter of a number: a … z, then A … Z, then two: aa, ab, …"""
-    alphabet = "abcdefghijklmnopqrstuvwxyz"
-    alphabet += alphabet.upper()
-    before, last = divmod(number, len(alphabet))
-    return (letter(before - 1) if before else "") + alphabet[last]
+    """Return the sign of a number: a … z, A … Z, 0 … 9, α … ω, then two: aa, ab, …"""
+    before, last = divmod(number, len(_SIGNS))
+    return (letter(before - 1) if before else "") + _SIGNS[last]

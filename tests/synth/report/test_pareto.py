@@ -67,19 +67,12 @@ def test_the_terminal_tells_late_gradients_and_what_others_hide() -> None:
     assert "late gradients" not in plot(pareto(), 80, 14)
 
 
-def test_after_52_letters_there_are_two_and_both_are_drawn() -> None:
-    assert [letter(n) for n in (0, 25, 26, 51, 52, 53, 104)] == [
-        "a",
-        "z",
-        "A",
-        "Z",
-        "aa",
-        "ab",
-        "ba",
-    ]
+def test_letters_differ_and_after_all_of_them_there_are_two() -> None:
+    assert [letter(n) for n in (0, 25, 26, 51, 52, 62, 85)] == ["a", "z", "A", "Z", "0", "α", "ω"]
+    assert letter(86) == "aa"
     assert len({letter(n) for n in range(500)}) == 500
-    marks = tuple(Mark(f"m{i}", 100 + i, 900 - 10 * i) for i in range(60))
-    assert "ah" in plot(pareto(marks), 120, 60)
+    marks = tuple(Mark(f"m{i}", 1000 + i, 9000 - 10 * i) for i in range(90))
+    assert "ab" in plot(pareto(marks), 200, 120)
 
 
 def test_late_gradients_are_diamonds_that_the_legend_explains() -> None:
