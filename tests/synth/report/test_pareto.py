@@ -5,6 +5,7 @@ import math
 import random
 import time
 import xml.etree.ElementTree as ET
+from functools import cache
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -166,7 +167,14 @@ PLOTS = {
     **{f"{count} scattered": pareto(scattered(count, count)) for count in (12, 40, 70)},
     **recorded(),
 }
-every_plot = pytest.mark.parametrize("plotted", PLOTS.values(), ids=PLOTS.keys())
+every_plot = pytest.mark.parametrize(
+    "plotted",
+    [
+        pytest.param(plotted, id=title, marks=[pytest.mark.slow] * (len(plotted.marks) > 60))
+        for title, plotted in PLOTS.items()
+    ],
+)
+drawn = cache(lambda plotted: svg_text(pareto_picture(plotted)))
 
 
 class DrawnLabel(NamedTuple):
@@ -219,7 +227,7 @@ def meets(one: Box, other: Box) -> bool:
 
 @every_plot
 def test_each_label_is_nearer_to_its_own_dot_than_to_any_other(plotted: Pareto) -> None:
-    picture = svg_text(pareto_picture(plotted))
+    picture = drawn(plotted)
     dots = dots_of(picture)
     for box, names in labels_of(picture):
         apart = {name: box.distance(dot) for name, dot in dots.items()}
@@ -231,7 +239,7 @@ def test_each_label_is_nearer_to_its_own_dot_than_to_any_other(plotted: Pareto) 
 
 @every_plot
 def test_each_dot_has_one_label_and_nothing_covers_another(plotted: Pareto) -> None:
-    picture = svg_text(pareto_picture(plotted))
+    picture = drawn(plotted)
     labels = labels_of(picture)
     names = [name for label in labels for name in label.names]
     assert sorted(names) == sorted(mark.name for mark in plotted.places)
