@@ -81,11 +81,12 @@ class Box(NamedTuple):
 
 @dataclass(frozen=True)
 class Label:
-    """A text that belongs to some dots, which are given by their places in the list of all."""
+    """A text of a style that belongs to some dots, given by their places in the list of all."""
 
     text: str
     dots: tuple[int, ...]
-    size: float = _SIZE
+    style: str
+    size: float
 
     def positions(self, dots: Sequence[XY]) -> Iterator[Box]:
         """Yield the boxes beside each of its dots, best first."""

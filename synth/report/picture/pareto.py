@@ -67,8 +67,7 @@ def pareto_picture(pareto: Pareto) -> Picture:
 def pareto_picture_beside(pareto: Pareto) -> Picture:
     """Draw the plot of a page whose table names the dots: without title, numbers and list."""
     plot = _Plot.of(pareto, BESIDE)
-    names = plot.names
-    return replace(plot, names=PlacedNames(names.in_words, {})).picture()
+    return replace(plot, names=plot.names.in_words).picture()
 
 
 @dataclass(frozen=True)

@@ -10,20 +10,15 @@ from synth.report.picture.picture import XY, Picture
 from synth.report.text.tables import places
 
 # Sizes of words, which may be bold and thus wider, and of numbers; the style of numbers.
-_WORDS, NUMBER_SIZE = 13.2, 10.0
+_WORDS, _NUMBER_SIZE = 13.2, 10.0
 _NUMBER = "number"
 
 # The most dots whose words are in one label, and their largest distance in pixels.
 _MOST_WORDS, _TOUCHING = 2, 3 * RADIUS
 
-# The places of the spots of a label.
+# The places of the spots of a label, and a label with the box that it covers.
 _Group = tuple[int, ...]
-
-
-class _Text(NamedTuple):
-    text: str
-    style: str
-    size: float
+_Placed = tuple[Label, Box]
 
 
 class Spot(NamedTuple):
@@ -35,43 +30,33 @@ class Spot(NamedTuple):
     is_main: bool = False
 
 
-class PlacedLabel(NamedTuple):
-    """A text, its style and the box that it covers, and the places of its spots."""
-
-    text: str
-    style: str
-    box: Box
-    spots: tuple[int, ...]
-
-
 class PlacedNames(NamedTuple):
     """The labels of all spots, and the numbers of those that are not named in words."""
 
-    labels: list[PlacedLabel]
+    labels: list[_Placed]
     numbers: dict[int, int]
 
     @property
-    def in_words(self) -> list[PlacedLabel]:
-        """The labels without numbers."""
-        return [label for label in self.labels if label.style != _NUMBER]
+    def in_words(self) -> "PlacedNames":
+        """Those without numbers."""
+        words = [placed for placed in self.labels if placed[0].style != _NUMBER]
+        return PlacedNames(words, {})
 
     @property
     def most_dots(self) -> int:
         """The largest number of dots with one label."""
-        return max((len(label.spots) for label in self.labels), default=0)
+        return max((len(label.dots) for label, _ in self.labels), default=0)
 
     def draw(self, picture: Picture, spots: Sequence[Spot]) -> None:
         """Write each label, towards its dot."""
-        for text, style, box, owners in self.labels:
-            size = NUMBER_SIZE if style == _NUMBER else _WORDS
-            x = min((spots[place].at for place in owners), key=box.distance)[0]
-            y = baseline(box, size)
+        for label, box in self.labels:
+            x = min((spots[place].at for place in label.dots), key=box.distance)[0]
+            at, anchor = (box.left + box.right) / 2, "middle"
             if box.right <= x:
-                picture.text((box.right, y), text, style, "end")
+                at, anchor = box.right, "end"
             elif box.left >= x:
-                picture.text((box.left, y), text, style)
-            else:
-                picture.text(((box.left + box.right) / 2, y), text, style, "middle")
+                at, anchor = box.left, "start"
+            picture.text((at, baseline(box, label.size)), label.text, label.style, anchor)
 
 
 def placed_names(spots: Sequence[Spot], taken: Sequence[Box], inside: Box) -> PlacedNames:
@@ -90,14 +75,15 @@ def placed_names(spots: Sequence[Spot], taken: Sequence[Box], inside: Box) -> Pl
     if labels is not None:
         return PlacedNames(labels, {})
     words, _ = plot.placed([group for group in everyone if plot.is_main(group)], plot.words_of)
-    named = {place for label in words for place in label.spots}
+    named = {place for label, _ in words for place in label.dots}
     rest = [group for group in everyone if group[0] not in named]
     numbers = {place: number for number, (place,) in enumerate(rest, 1)}
 
-    def numbers_of(group: _Group) -> _Text:
-        return _Text(places(sorted(numbers[place] for place in group)), _NUMBER, NUMBER_SIZE)
+    def numbers_of(group: _Group) -> Label:
+        text = places(sorted(numbers[place] for place in group))
+        return Label(text, group, _NUMBER, _NUMBER_SIZE)
 
-    plot = plot._replace(taken=[*taken, *(label.box for label in words)])
+    plot = plot._replace(taken=[*taken, *(box for _, box in words)])
     labels = plot.joined(rest, numbers_of, len(rest), math.inf)
     return PlacedNames([*words, *(labels or [])], numbers)
 
@@ -112,34 +98,28 @@ class _Plot(NamedTuple):
     def is_main(self, group: _Group) -> bool:
         return any(self.spots[place].is_main for place in group)
 
-    def words_of(self, group: _Group) -> _Text:
+    def words_of(self, group: _Group) -> Label:
         """Return the names of dots from the left, in the style of the main one."""
         from_left = sorted((self.spots[place] for place in group), key=lambda spot: spot.at)
         main = max(from_left, key=lambda spot: spot.is_main)
-        return _Text(", ".join(spot.name for spot in from_left), main.style, _WORDS)
+        return Label(", ".join(spot.name for spot in from_left), group, main.style, _WORDS)
 
     def placed(
-        self, groups: Sequence[_Group], text_of: Callable[[_Group], _Text]
-    ) -> tuple[list[PlacedLabel], list[_Group]]:
+        self, groups: Sequence[_Group], label_of: Callable[[_Group], Label]
+    ) -> tuple[list[_Placed], list[_Group]]:
         """Return the labels of groups of dots, and the groups whose labels have no room."""
-        texts = [text_of(group) for group in groups]
-        labels = [Label(t.text, group, t.size) for t, group in zip(texts, groups, strict=True)]
+        labels = list(map(label_of, groups))
         boxes = placed(labels, [spot.at for spot in self.spots], self.taken, self.inside)
-        found, crowded = [], []
-        for text, group, box in zip(texts, groups, boxes, strict=True):
-            if box is None:
-                crowded.append(group)
-            else:
-                found.append(PlacedLabel(text.text, text.style, box, group))
-        return found, crowded
+        found = [(label, box) for label, box in zip(labels, boxes, strict=True) if box is not None]
+        return found, [group for group, box in zip(groups, boxes, strict=True) if box is None]
 
     def joined(
         self,
         groups: Sequence[_Group],
-        text_of: Callable[[_Group], _Text],
+        label_of: Callable[[_Group], Label],
         most: int,
         farthest: float,
-    ) -> list[PlacedLabel] | None:
+    ) -> list[_Placed] | None:
         """Return labels of all dots, joined where need be; None: that is not possible.
 
         Args:
@@ -147,7 +127,7 @@ class _Plot(NamedTuple):
             farthest: the largest distance of dots whose labels are joined.
         """
         while True:
-            found, crowded = self.placed(groups, text_of)
+            found, crowded = self.placed(groups, label_of)
             if not crowded:
                 return found
             pairs = []
