@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 from synth.report.picture.labels import Box, text_width
+from synth.report.picture.legend import Entry, Legend
 from synth.report.picture.picture import Picture
 from synth.report.picture.scale import Scale
 from synth.report.text.tables import size_unit, time_unit
@@ -22,11 +23,6 @@ class Size(NamedTuple):
 SIZES = Size(860, 560), Size(1000, 700), Size(1160, 840)
 WHOLE, BESIDE = SIZES[0], Size(524, 430, 0.0)
 LEFT, RIGHT, _TOP, _BOTTOM = 84, 24, 46, 62
-
-# Height of a line of the legend, and the space between its entries.
-_LINE, _BETWEEN = 17.0, 16.0
-
-Entry = tuple[str, str, str]
 
 STYLES = {
     "grid": "stroke:#e4e7ea;stroke-width:1;fill:none",
@@ -47,6 +43,11 @@ def styles_with_title(title: str, size: Size) -> dict[str, str]:
     return STYLES | {"title": f"font-size:{font:.4g}px;font-weight:bold;fill:#22282d"}
 
 
+def legend_of(entries: Sequence[Entry], size: Size) -> Legend:
+    """Return the legend between title and frame of a plot."""
+    return Legend.of(entries, LEFT, 20.0 + size.title, size.width - LEFT - RIGHT)
+
+
 @dataclass(frozen=True)
 class Frame:
     """A frame: memory to the right, time upwards, each logarithmic if its ends lie far apart."""
@@ -61,7 +62,7 @@ class Frame:
         ends_bytes: tuple[float, float],
         ends_us: tuple[float, float],
         size: Size,
-        legend: "Legend",
+        legend: Legend,
     ) -> Self:
         """Make the frame of a plot for both ranges, below a legend."""
         x = Scale.fitting(*ends_bytes, LEFT, size.width - RIGHT)
@@ -94,52 +95,3 @@ class Frame:
         picture.text((18, (y.start + y.end) / 2), kind, "axis", "middle", turn=-90)
         if self.size.title:
             picture.text((LEFT, 28), title, "title")
-
-
-@dataclass(frozen=True)
-class Legend:
-    """Entries between title and frame, in lines: style, shape, and text.
-
-    A shape is a `line`, an `area` or that of a dot.
-    """
-
-    top: float
-    lines: tuple[tuple[Entry, ...], ...]
-
-    @classmethod
-    def of(cls, entries: Sequence[Entry], size: Size) -> Self:
-        """Break the entries into lines as wide as the frame of a plot."""
-        lines: list[list[Entry]] = [[]]
-        left = float(LEFT)
-        for entry in entries:
-            left += _entry_width(entry)
-            if lines[-1] and left > size.width - RIGHT + _BETWEEN:
-                lines.append([])
-                left = LEFT + _entry_width(entry)
-            lines[-1].append(entry)
-        return cls(20.0 + size.title, tuple(map(tuple, lines)))
-
-    @property
-    def height(self) -> float:
-        """The height of the lines after the first."""
-        return _LINE * (len(self.lines) - 1)
-
-    def draw(self, picture: Picture) -> None:
-        """Draw the lines."""
-        for place, line in enumerate(self.lines):
-            top, at = self.top + _LINE * place, float(LEFT)
-            for style, shape, text in line:
-                if shape == "line":
-                    picture.line([(at, top), (at + 24, top)], style)
-                elif shape == "area":
-                    picture.rectangle((at, top - 6), 24, 12, style)
-                else:
-                    picture.dot(shape, (at + 6, top), 4.5, style)
-                end = at + _entry_width((style, shape, text))
-                picture.text((end - _BETWEEN - text_width(text), top + 4), text, "label")
-                at = end
-
-
-def _entry_width(entry: Entry) -> float:
-    _, shape, text = entry
-    return (24 if shape in ("line", "area") else 12) + 6 + text_width(text) + _BETWEEN

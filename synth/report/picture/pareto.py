@@ -3,9 +3,10 @@
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
-from synth.report.picture.frame import BESIDE, SIZES, Frame, Legend, Size, styles_with_title
+from synth.report.picture.frame import BESIDE, SIZES, Frame, Size, legend_of, styles_with_title
 from synth.report.picture.key import KEY_STYLES, Key, KeyRow
 from synth.report.picture.labels import RADIUS, Box, boxes_of
+from synth.report.picture.legend import Entry, Legend
 from synth.report.picture.picture import XY, Picture
 from synth.report.picture.plot_names import PlacedNames, Spot, placed_names
 from synth.report.text.pareto import Mark, Pareto
@@ -86,10 +87,10 @@ class _Plot:
         """Lay out a plot."""
         marks = pareto.places
         styles = [_style(pareto, mark) for mark in marks]
-        entries = [("front", "line", "Pareto front")]
-        entries += [(style, *dot) for style, dot in _DOTS.items() if style in styles]
-        entries += [("limit", "line", "memory limit")] if pareto.caps_bytes else []
-        legend = Legend.of(entries, size)
+        entries = [Entry(("front",), "line", "Pareto front")]
+        entries += [Entry((style,), *dot) for style, dot in _DOTS.items() if style in styles]
+        entries += [Entry(("limit",), "line", "memory limit")] if pareto.caps_bytes else []
+        legend = legend_of(entries, size)
         frame = Frame.of(pareto.ends_bytes, pareto.ends_us, size, legend)
         spots = [_spot(pareto, frame, *each) for each in zip(marks, styles, strict=True)]
         arrows = [
@@ -109,7 +110,7 @@ class _Plot:
             KeyRow(
                 _DOTS[style].shape,
                 style,
-                self.names.numbers.get(place),
+                numbers.get(place),
                 mark.name,
                 mark.value_us,
                 mark.peak_bytes,
