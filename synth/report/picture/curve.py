@@ -3,7 +3,7 @@
 from synth.report.picture.frame import WHOLE, Frame, Size, legend_of, styles_with_title
 from synth.report.picture.key import KEY_STYLES, Key, KeyRow
 from synth.report.picture.labels import RADIUS, Box, boxes_of
-from synth.report.picture.legend import Entry
+from synth.report.picture.legend import LegendEntry
 from synth.report.picture.picture import XY, Picture
 from synth.report.picture.plot_names import Spot, placed_names
 from synth.report.picture.scale import Scale
@@ -30,12 +30,12 @@ def curve_picture(curve: Curve, size: Size = WHOLE) -> Picture:
     If there is no room for all names, the dots have numbers, which a list below the plot explains.
     """
     entries = [
-        Entry(("found",), "line", f"best {curve.objective} known"),
-        Entry(("point",), "square", "found by the solver"),
-        Entry(("proven",), "line", "proven lower bound"),
-        Entry(("between",), "area", "the optimum lies here"),
+        LegendEntry(("found",), "line", f"best {curve.objective} known"),
+        LegendEntry(("point",), "square", "found by the solver"),
+        LegendEntry(("proven",), "line", "proven lower bound"),
+        LegendEntry(("between",), "area", "the optimum lies here"),
     ]
-    entries += [Entry(("family",), "disc", "published")] if curve.families else []
+    entries += [LegendEntry(("family",), "disc", "published")] if curve.families else []
     legend = legend_of(entries, size)
     frame = Frame.of(curve.ends_bytes, curve.ends_us, size, legend)
     x, y = frame.x, frame.y

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 from synth.report.picture.labels import Box, text_width
-from synth.report.picture.legend import Entry, Legend
+from synth.report.picture.legend import Legend, LegendEntry
 from synth.report.picture.picture import Picture
 from synth.report.picture.scale import Scale
 from synth.report.text.tables import size_unit, time_unit
@@ -43,7 +43,7 @@ def styles_with_title(title: str, size: Size) -> dict[str, str]:
     return STYLES | {"title": f"font-size:{font:.4g}px;font-weight:bold;fill:#22282d"}
 
 
-def legend_of(entries: Sequence[Entry], size: Size) -> Legend:
+def legend_of(entries: Sequence[LegendEntry], size: Size) -> Legend:
     """Return the legend between title and frame of a plot."""
     return Legend.of(entries, LEFT, 20.0 + size.title, size.width - LEFT - RIGHT)
 

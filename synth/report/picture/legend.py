@@ -13,7 +13,7 @@ _SHORT, _LONG, _BESIDE, _BETWEEN = 12.0, 24.0, 6.0, 14.0
 _HEIGHT = 10.0
 
 
-class Entry(NamedTuple):
+class LegendEntry(NamedTuple):
     """Samples side by side and their meaning, which may begin a part of the legend.
 
     A shape is a `line`, an `area`, a `box` (a short area), or that of a dot.
@@ -39,15 +39,15 @@ class Entry(NamedTuple):
 class Legend(NamedTuple):
     """Entries in lines, from the middle of the first line on."""
 
-    lines: list[list[Entry]]
+    lines: list[list[LegendEntry]]
     left: float
     top: float
 
     @classmethod
-    def of(cls, entries: Sequence[Entry], left: float, top: float, room: float) -> Self:
+    def of(cls, entries: Sequence[LegendEntry], left: float, top: float, room: float) -> Self:
         """Break entries into lines of a width; parts have lines of their own if one does not do."""
         is_one_line = sum(entry.width for entry in entries) <= room + _BETWEEN
-        lines: list[list[Entry]] = [[]]
+        lines: list[list[LegendEntry]] = [[]]
         used = 0.0
         for entry in entries:
             is_full = used + entry.width > room + _BETWEEN

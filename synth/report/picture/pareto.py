@@ -6,7 +6,7 @@ from typing import NamedTuple, Self
 from synth.report.picture.frame import BESIDE, SIZES, Frame, Size, legend_of, styles_with_title
 from synth.report.picture.key import KEY_STYLES, Key, KeyRow
 from synth.report.picture.labels import RADIUS, Box, boxes_of
-from synth.report.picture.legend import Entry, Legend
+from synth.report.picture.legend import Legend, LegendEntry
 from synth.report.picture.picture import XY, Picture
 from synth.report.picture.plot_names import PlacedNames, Spot, placed_names
 from synth.report.text.pareto import Mark, Pareto
@@ -87,9 +87,9 @@ class _Plot:
         """Lay out a plot."""
         marks = pareto.places
         styles = [_style(pareto, mark) for mark in marks]
-        entries = [Entry(("front",), "line", "Pareto front")]
-        entries += [Entry((style,), *dot) for style, dot in _DOTS.items() if style in styles]
-        entries += [Entry(("limit",), "line", "memory limit")] if pareto.caps_bytes else []
+        entries = [LegendEntry(("front",), "line", "Pareto front")]
+        entries += [LegendEntry((style,), *dot) for style, dot in _DOTS.items() if style in styles]
+        entries += [LegendEntry(("limit",), "line", "memory limit")] if pareto.caps_bytes else []
         legend = legend_of(entries, size)
         frame = Frame.of(pareto.ends_bytes, pareto.ends_us, size, legend)
         spots = [_spot(pareto, frame, *each) for each in zip(marks, styles, strict=True)]

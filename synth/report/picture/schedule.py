@@ -8,7 +8,7 @@ from synth.report.chart.chart import Chart
 from synth.report.chart.excerpt import Excerpt
 from synth.report.picture.drawn_chart import NUMBER_SIZE, DrawnChart
 from synth.report.picture.labels import text_width
-from synth.report.picture.legend import LEGEND_LINE, Entry, Legend
+from synth.report.picture.legend import LEGEND_LINE, Legend, LegendEntry
 from synth.report.picture.picture import Picture
 from synth.report.picture.scale import Scale
 from synth.report.picture.schedule_row import RowSizes, ScheduleRow
@@ -181,29 +181,29 @@ def _name_width(chart: Chart) -> float:
     return text_width(chart.title, _NAME) + 20
 
 
-def _entries(drawn: Sequence[DrawnChart], *, has_numbers: bool) -> Iterator[Entry]:
+def _entries(drawn: Sequence[DrawnChart], *, has_numbers: bool) -> Iterator[LegendEntry]:
     """Yield the kinds of op, the shades of stages, idle time, moves and memory, where they are."""
     shades = max(1 if one.is_dense else one.num_shades for one in drawn)
     for kind in (kind for kind in OpKind if any(kind in one.kinds for one in drawn)):
         meaning = LOOKS[kind].meaning.removeprefix(f"{kind}, ")
         places = 1 if kind == OpKind.STEP else shades
         styles = tuple(f"{kind}-{place}" for place in range(places))
-        yield Entry(styles, "box", f"{kind} {meaning}")
+        yield LegendEntry(styles, "box", f"{kind} {meaning}")
     if has_numbers and any(one.numbered and not one.is_dense for one in drawn):
-        yield Entry((), "", "(numbers: micro-batches)")
+        yield LegendEntry((), "", "(numbers: micro-batches)")
     if shades > 1:
-        yield Entry((), "", "(lighter: further stages of a rank)")
+        yield LegendEntry((), "", "(lighter: further stages of a rank)")
     if any(one.is_dense for one in drawn):
-        yield Entry((), "", "(heights: shares of time)")
-    yield Entry(("idle",), "box", "idle", begins_part=True)
+        yield LegendEntry((), "", "(heights: shares of time)")
+    yield LegendEntry(("idle",), "box", "idle", begins_part=True)
     for kind, meaning in _MOVES.items():
         if any(str(kind) in one.styles() for one in drawn):
-            yield Entry((str(kind),), "box", meaning)
+            yield LegendEntry((str(kind),), "box", meaning)
     if drawn[-1].has_memory:
-        yield Entry(("static",), "box", "static memory")
-        yield Entry(("alive",), "box", "activations")
+        yield LegendEntry(("static",), "box", "static memory")
+        yield LegendEntry(("alive",), "box", "activations")
         if any(one.chart.caps_bytes is not None for one in drawn):
-            yield Entry(("limit",), "line", "memory limit")
+            yield LegendEntry(("limit",), "line", "memory limit")
 
 
 def _draw_axis(picture: Picture, x: Scale, top: float) -> None:
