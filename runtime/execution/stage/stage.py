@@ -327,14 +327,9 @@ class Stage:
         self._replays.clear()
 
     @without_graph()
-    def output_like(
-        self,
-        arguments: tuple[Any, ...],
-        targets: Any = None,
-        keywords: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def output_like(self, arguments: tuple[Any, ...], targets: Any = None) -> Any:
         """Run once without autograd, to find the form of the output."""
-        return self._run(arguments, targets, keywords)
+        return self._run(arguments, targets, None)
 
 
 @contextmanager

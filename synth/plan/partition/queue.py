@@ -30,14 +30,14 @@ class PartitionQueue:
     Attributes:
         bounds: over all partitions; None: there are none.
         poor: partitions whose list schedule was far from the best.
-        out: the lower bounds of partitions that cannot win.
+        pruned: the lower bounds of partitions that cannot win.
         shown: partitions of local search that were returned.
     """
 
     search: PartitionSearch
     bounds: PartitionBounds | None
     poor: set[Sizes] = field(default_factory=set)
-    out: dict[Sizes, int] = field(default_factory=dict)
+    pruned: dict[Sizes, int] = field(default_factory=dict)
     shown: set[Sizes] = field(default_factory=set)
 
     def bound_us(self, sizes: Sizes) -> int:
@@ -48,7 +48,7 @@ class PartitionQueue:
         """Return the lower bound over all untried partitions; None without bounds over all."""
         if self.bounds is None:
             return None
-        return min((self.bounds.least({*tried, *self.out}).bound_us, *self.out.values()))
+        return min((self.bounds.least({*tried, *self.pruned}).bound_us, *self.pruned.values()))
 
     def raise_bound(
         self,
@@ -60,7 +60,7 @@ class PartitionQueue:
         """Raise the bound over all untried partitions towards a value; return what that took."""
         if self.bounds is None:
             return 0.0
-        without = {*tried, *self.out}
+        without = {*tried, *self.pruned}
         return self.bounds.raise_least(value_us, without, options, should_stop).spent_s
 
     def next(
@@ -85,7 +85,7 @@ class PartitionQueue:
         for known in tried:
             spent_s += self.bounds.raise_one(known, value_us, part, should_stop)
         while not should_stop() and spent_s < options.time_limit_s:
-            without = {*tried, *self.out, *self.poor}
+            without = {*tried, *self.pruned, *self.poor}
             (bound_us, sizes), seconds = self.bounds.raise_least(
                 value_us, without, part, should_stop
             )
@@ -97,16 +97,16 @@ class PartitionQueue:
             self.poor.add(sizes)
         return NextPartition(None, spent_s)
 
-    def leave_out(self, problem: Problem, bound_us: int) -> None:
-        """Never return a partition again, because its lower bound proves that it cannot win."""
+    def prune(self, problem: Problem, bound_us: int) -> None:
+        """Never return a partition again: its lower bound proves that it cannot win."""
         if problem.partition is not None:
-            self.out[problem.partition] = bound_us
+            self.pruned[problem.partition] = bound_us
 
     def least(self, tried: Collection[Sizes], value_us: int, gap: float) -> NextPartition:
         """Return the partition of the least bound; its problem is None if none can win."""
         if self.bounds is None:
             return NextPartition(None)
-        bound_us, sizes = self.bounds.least({*tried, *self.out})
+        bound_us, sizes = self.bounds.least({*tried, *self.pruned})
         if sizes is None or relative_gap(value_us, bound_us) <= gap:
             return NextPartition(None)
         return NextPartition(self.bounds.problem_on(sizes), PARTITION_QUEUE.choice_s)
