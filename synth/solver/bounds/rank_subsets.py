@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar, Self
@@ -42,7 +42,7 @@ def _num_ops(instance: Instance, ranks: Ranks) -> int:
 
 @dataclass
 class RankSubsets:
-    """Bounds from models of some ranks, first of one at a time, then of growing sets.
+    """Bounds from models of some ranks, first of the least sets, then of growing ones.
 
     The other ranks become delays: F k cannot arrive before its head and k F's of the slowest stage
     above, B k not before F k's round trip, and after B k a rank above still has its own B's and
@@ -96,16 +96,16 @@ class RankSubsets:
         return self.proven_us
 
     def one_by_one(self, limit_s: float) -> Iterator[ProvenBound]:
-        """Yield bounds from each rank alone; end early where questions raise nothing.
+        """Yield bounds from the least sets of ranks; end early where questions raise nothing.
 
         Args:
             limit_s: for all of them; seconds of the clock, or deterministic ones.
         """
 
         ranks = self._by_promise()
-        alone = [(rank,) for rank in ranks]
-        if self._is_worth_asking(alone):
-            yield from self._destructive(alone, limit_s, is_brief=True)
+        least = self._least_sets(ranks)
+        if self._is_worth_asking(least):
+            yield from self._destructive(least, limit_s, is_brief=True)
             return
 
         def prove(rank: int, limit_s: float) -> tuple[ProvenBound, float]:
@@ -199,6 +199,23 @@ class RankSubsets:
         closed_us = [self.objective.value_us(spans) for spans in rank_bounds(self.instance)]
         return sorted(ranks, key=lambda rank: -closed_us[rank])
 
+    def _least_sets(self, ranks: Iterable[int]) -> list[Ranks]:
+        """Return each rank alone or, if it holds two copies of the model, all with its stages.
+
+        There a micro-batch of one copy waits for the memory that one of the other holds, on both
+        ranks of a stage, and what it waits for on one delays it on the other.
+        """
+        held = [[self.instance[index] for index in those] for those in self.instance.held]
+        stages_of = [{copy.stage for copy in copies} for copies in held]
+        has_copies = [len({copy.replica for copy in copies}) > 1 for copies in held]
+        sets = (
+            tuple(other for other, stages in enumerate(stages_of) if stages & stages_of[rank])
+            if has_copies[rank]
+            else (rank,)
+            for rank in ranks
+        )
+        return list(dict.fromkeys(sets))
+
     def alone(self, rank: int, limit_s: float) -> ModelOutcome:
         """Bound by one rank; never above the reference's value."""
         return self._solve((rank,), limit_s)
@@ -213,10 +230,11 @@ class RankSubsets:
         best bound.
         """
         left_s, by_promise = limit_s, self._by_promise()
-        alone = [(rank,) for rank in by_promise]
-        if self._is_worth_asking(alone) and is_worth_alone(self.instance):
-            left_s -= yield from self._destructive(alone, RANK_SUBSETS.share * left_s)
-        chosen: Ranks = (max(by_promise, key=lambda rank: self.proven_by.get((rank,), 0)),)
+        least = self._least_sets(by_promise)
+        if self._is_worth_asking(least) and is_worth_alone(self.instance):
+            left_s -= yield from self._destructive(least, RANK_SUBSETS.share * left_s)
+        alone: list[Ranks] = [(rank,) for rank in by_promise]
+        chosen = max((*alone, *least), key=lambda ranks: self.proven_by.get(ranks, 0))
         while tried := self._wider(chosen):
             if left_s <= 0 or self.should_stop():
                 break

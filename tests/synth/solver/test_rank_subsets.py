@@ -191,6 +191,38 @@ def test_the_rank_that_alone_proves_most_is_found(
     assert least_us[0].bound_us < proven[-1].bound_us <= least_us[1].bound_us
 
 
+@pytest.mark.parametrize("refuting", [True], indirect=True)
+def test_two_copies_are_bounded_by_both_ranks_of_a_stage(refuting: bool) -> None:
+    """Memory is for one micro-batch of one copy: the next one waits, and on the other rank, too.
+
+    With durations and bytes of stages far apart, ranks 1 and 2 together prove more than any rank
+    alone can. The bound is not above the least value of all four.
+    """
+    rows = ((6, 8, 3, 4, 3), (19, 28, 11, 15, 10), (6, 7, 3, 4, 3), (15, 15, 15, 13, 5))
+    stages = [
+        uniform_costs(
+            1,
+            forward_us=f,
+            backward_input_us=b,
+            backward_weight_us=w,
+            saved_bytes=saved,
+            saved_w_bytes=saved_w,
+        ).stages[0]
+        for f, b, w, saved, saved_w in rows
+    ]
+    links = Links(default=Link(latency_us=4))
+    base = uniform_costs(4, forward_us=1, backward_input_us=1, backward_weight_us=1, links=links)
+    costs = base.replace(stages=tuple(stages))
+    problem = Problem(costs, placement("bidirectional", 4), 6, (15,) * 4)
+    best_us = solve(problem, exact_alone()).value_us
+    assert best_us is not None
+    bounds = RankSubsets.of(setting_of(problem, best_us))
+    proven = max(bounds.one_by_one(20.0), key=lambda one: one.bound_us)
+    alone = (RankSubsets.of(setting_of(problem, best_us)).alone(rank, 5.0) for rank in range(4))
+    assert proven.certificate.ranks == (1, 2)
+    assert max(one.bound_us for one in alone) < proven.bound_us <= best_us
+
+
 @pytest.mark.parametrize(("m", "part"), [(8, Part.RANK_SUBSETS), (40, Part.IDLE_TIME)])
 def test_idle_times_of_single_ranks_replace_models_of_many_ops(m: int, part: Part) -> None:
     """Two stages of 8 micro-batches are 48 ops of a rank, of 40 they are 240."""
