@@ -105,7 +105,7 @@ class RankSubsets:
         ranks = self._by_promise()
         alone = [(rank,) for rank in ranks]
         if self._is_worth_asking(alone):
-            yield from self._destructive(alone, limit_s, is_brief=True)
+            yield from self.destructive(alone, limit_s, is_brief=True)
             return
 
         def prove(rank: int, limit_s: float) -> tuple[ProvenBound, float]:
@@ -126,7 +126,7 @@ class RankSubsets:
         is_large = max(_num_ops(self.instance, ranks) for ranks in sets) >= DESTRUCTIVE.fewest_ops
         return self.instance.holds_several and is_large and len(sets[0]) < self.instance.num_ranks
 
-    def _destructive(
+    def destructive(
         self, sets: Sequence[Ranks], limit_s: float, *, is_brief: bool = False
     ) -> TimedBounds:
         """Yield bounds by refuting values; return the seconds spent (see `bounds.destructive`)."""
@@ -215,14 +215,14 @@ class RankSubsets:
         left_s, by_promise = limit_s, self._by_promise()
         alone = [(rank,) for rank in by_promise]
         if self._is_worth_asking(alone) and is_worth_alone(self.instance):
-            left_s -= yield from self._destructive(alone, RANK_SUBSETS.share * left_s)
+            left_s -= yield from self.destructive(alone, RANK_SUBSETS.share * left_s)
         chosen: Ranks = (max(by_promise, key=lambda rank: self.proven_by.get((rank,), 0)),)
         while tried := self._wider(chosen):
             if left_s <= 0 or self.should_stop():
                 break
             share_s = left_s * self._share(tried)
             is_asked = self._is_worth_asking(tried) and len(tried[0]) <= RANK_SUBSETS.few_ranks
-            raised = self._destructive if is_asked else self._minimised
+            raised = self.destructive if is_asked else self._minimised
             left_s -= yield from raised(tried, share_s)
             chosen = max(tried, key=lambda ranks: self.proven_by.get(ranks, 0))
         return limit_s - left_s
