@@ -11,7 +11,6 @@ per rank, and each has its best cut.
 """
 
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import product
@@ -158,7 +157,7 @@ def run(case: tuple[str, str, float, float], seconds: float, seed: int) -> Row:
     name, where, bandwidth, limit_gb = case
     space = space_of(*case)
     options = SolveOptions(time_limit_s=seconds, workers=1, seed=seed)
-    watch = SearchWatch(None, threading.Event())
+    watch = SearchWatch()
     with in_processor_time():
         without = space.space.search(options, watch).result
         result = space.search(options, watch).result

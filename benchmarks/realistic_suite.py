@@ -26,8 +26,8 @@ from benchmarks.results_file import Run, markdown_table, parse_request, report_r
 from synth.costs.partition_costs import partition_costs
 from synth.families import generate_for
 from synth.objective import Objective
-from synth.plan.choose.candidates import Candidate, Partitioning
-from synth.plan.choose.race_run import solve_best_of
+from synth.plan.choose.candidates import Candidate, Partitioning, SearchWatch
+from synth.plan.choose.race import solve_best_of
 from synth.plan.partition.balance import balance
 from synth.plan.partition.candidates import candidate_cuts, equal_cuts
 from synth.plan.partition.stage_cost_table import StageCostTable
@@ -115,7 +115,8 @@ def solved(
     """The best schedule found on a given partition, or on any (None)."""
     way = Partitioning.SEARCHED if sizes is None else Partitioning.GIVEN
     candidates = [candidate_of(case, sizes)]
-    return solve_best_of(candidates, case.profile, way, options, stop=stop).result
+    watch = SearchWatch(stop=stop or threading.Event())
+    return solve_best_of(candidates, case.profile, way, options, watch).result
 
 
 def candidate_of(case: RealisticCase, sizes: tuple[int, ...] | None = None) -> Candidate:

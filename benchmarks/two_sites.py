@@ -26,7 +26,7 @@ from benchmarks.realistic_profiles import RealisticCase, realistic_case
 from benchmarks.realistic_suite import best_published, candidate_of, in_processor_time
 from benchmarks.results_file import Run, markdown_table, parse_request, report_rows
 from synth.plan.choose.candidates import Partitioning, Ranking
-from synth.plan.choose.race_run import solve_best_of
+from synth.plan.choose.race import solve_best_of
 from synth.profile.links import Link, Links, NodeLink
 from synth.solver.options import SolveOptions
 

@@ -15,12 +15,11 @@ import time
 from pathlib import Path
 
 from synth.cli.answer.explain import explanation_text
-from synth.system.garbage import seldom_collected
 from synth.system.messages import silenced
 from synth.ui.drawing import Drawings
 from synth.ui.limits import LOCAL
 from synth.ui.models import Models
-from synth.ui.serve import Address, Page
+from synth.ui.serve import Address, Page, seldom_collected
 from synth.ui.setting import PipelineSetting, ShownSchedule, Sliders
 
 SLIDERS = {

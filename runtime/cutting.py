@@ -93,7 +93,9 @@ class Cutter:
         return [rebuild([column[j] for column in columns]) for j in range(self._count)]
 
     def _is_one_per_sample(self, items: Sequence[Any]) -> bool:
-        if not items or any(_is_cut(leaf) for leaf in pytree.tree_leaves(list(items))):
+        if not items or any(
+            (not isinstance(leaf, _CONSTANTS)) for leaf in pytree.tree_leaves(list(items))
+        ):
             return False
         if all(item is None for item in items) or hasattr(items, "_fields"):
             return False
@@ -258,11 +260,6 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
         parts, _ = _children(value) or ((), None)
         for _, part in parts:
             yield from tensors_in(part)
-
-
-def _is_cut(leaf: Any) -> bool:
-    """True for a leaf that may have the batch in a dimension, or says itself how it is cut."""
-    return not isinstance(leaf, _CONSTANTS)
 
 
 def _is_block_mask(value: Any) -> bool:

@@ -36,8 +36,8 @@ DURATIONS = Path(__file__).with_name("durations.json")
 # Processor time that the cases of one test may take together in `make test`: the others are slow.
 # The quickest one stays if it takes no longer than the second figure. What is not listed counts the
 # third.
-LONGEST_S = 0.4
-LONGEST_ALONE_S = 0.8
+LONGEST_S = 0.3
+LONGEST_ALONE_S = 0.5
 UNLISTED_S = 0.005
 
 

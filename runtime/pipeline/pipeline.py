@@ -20,7 +20,6 @@ import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.distributed import ReduceOp
-from torch.nn.utils import parametrize
 
 from synth.errors import SynthError
 from synth.schedule.lowering.lower import Lowered
@@ -31,6 +30,7 @@ from ..execution.base.clock import OpClock
 from ..execution.base.loss_terms import LossTerms, Weights
 from ..execution.base.step_table import SavedSizes, Shapes
 from ..execution.base.stepper import Stepper
+from ..execution.base.without_graph import check_graphs
 from ..execution.stage.stage import Stage
 from ..execution.transport.calls import CallKind
 from ..execution.transport.host.with_host import WithHost
@@ -246,20 +246,11 @@ class Pipeline:
         """
         kind = CallKind.STEP if update else CallKind.ACCUMULATE
         with self._joint.call(kind, meets=self._connections.meets):
-            if not torch.is_grad_enabled():
-                raise SynthError(
-                    "a step needs autograd, which is off here (torch.no_grad or inference_mode): "
-                    "call step outside of it, or evaluate"
-                )
-            if parametrize._cache_enabled:
-                raise SynthError(
-                    "within parametrize.cached() micro-batches would share what parametrizations "
-                    "compute, of which each needs its own graph: call step outside of it"
-                )
+            check_graphs()
             scale = scale_of(scaler, self.ranks.size, has_stepper=self.stepper is not None)
             terms = self._terms(weight, weights, losses, outputs, scale=scale)
             Batch.checked(batch, self.num_micro_batches)
-            shapes, sizes = self._find_sizes(batch)
+            shapes, sizes = self.find_sizes(batch)
             moves = self._connections.warm_up.before_step(
                 batch, shapes, self._connections.shapes.kinds
             )
@@ -269,8 +260,8 @@ class Pipeline:
                 batch, shapes, saved_sizes=sizes, terms=terms, update=update
             )
 
-    def find_sizes(self, batch: Batch) -> None:
-        """Tell the other ranks the shapes and sizes of what this one will send in steps.
+    def find_sizes(self, batch: Batch) -> tuple[Shapes, SavedSizes]:
+        """Return the shapes and sizes of a step; other ranks are told those of what this one sends.
 
         A rank that takes no part in steps calls this while the others call `step` for the first
         time.
@@ -278,9 +269,6 @@ class Pipeline:
         Args:
             batch: as in `step`; of the rank with the first stage only.
         """
-        self._find_sizes(batch)
-
-    def _find_sizes(self, batch: Batch) -> tuple[Shapes, SavedSizes]:
         shapes = self._connections.shapes.of(batch, self.num_micro_batches)
         kinds = self._connections.shapes.kinds
         return shapes, self._connections.saved_sizes.of(batch, shapes, kinds)

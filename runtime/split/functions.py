@@ -185,8 +185,12 @@ class _ResultsRule(Rule):
         raise NotImplementedError
 
     def weight_gradients(self, grad: Tensor, call: Call, needs: tuple[bool, ...]) -> Gradients:
-        """One for each weight that got one."""
-        return tuple([value_of(result) for result in call.options])
+        """One for each weight that got one; of what B computed, a copy.
+
+        Others may hold that, or it may be the gradient of two weights, and gradients add up in
+        place.
+        """
+        return tuple([r.clone() if isinstance(r, Tensor) else value_of(r) for r in call.options])
 
 
 _RULE = _ResultsRule()

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils import _pytree as pytree
 
+from ..state.tensor_numbers import digest_of, storage_key, storage_of
 from ..tensor_trees import tensors_of
 
 _WRITES = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__set__")
@@ -25,10 +26,11 @@ _PRODUCTS = ("mm", "matmul", "linear", "einsum", "tensordot", "outer", "conv", "
 
 @dataclass(frozen=True)
 class Product:
-    """A product that waits: its function, and the form of its output."""
+    """A product that waits: its function, the form of its output, and the shapes of its factors."""
 
     function: Any
     form: tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
+    factors: tuple[torch.Size, ...]
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Watching(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._products: list[tuple[Any, Any, tuple[int, ...], Any]] = []
+        self._products: list[tuple[Any, Any, list[int], Any]] = []
         self._parts: dict[int, set[int]] = {}
         self._kept: list[Any] = []
         self._needed: set[int] = set()
@@ -76,7 +78,7 @@ class Watching(TorchFunctionMode):
         if _can_be_product(func, given, kwargs):
             inputs = (args, kwargs)
             parts = parts | {len(self._products)}
-            self._products.append((func, inputs, _versions(inputs), output))
+            self._products.append((func, inputs, _numbers(inputs), output))
         if parts:
             for tensor in tensors_of(output):
                 self._parts[id(tensor)] = self._parts.get(id(tensor), set()) | parts
@@ -92,9 +94,10 @@ class Watching(TorchFunctionMode):
         needed = self._needed.union(*(self._parts.get(id(g), ()) for g in inputs))
         wanted: set[int] = set().union(*(self._parts.get(id(g), ()) for g in weights))
         found: list[Product | None] = []
-        for index, (function, arguments, versions, output) in enumerate(self._products):
-            waits = index in wanted - needed and _versions(arguments) == versions
-            found.append(Product(function, _form(output)) if waits else None)
+        for index, (function, arguments, numbers, output) in enumerate(self._products):
+            waits = index in wanted - needed and _numbers(arguments) == numbers
+            product = Product(function, _form(output), _shapes(tensors_of(arguments)))
+            found.append(product if waits else None)
         return tuple(found) if any(found) else ()
 
 
@@ -120,6 +123,8 @@ class Postponing(TorchFunctionMode):
             return func(*args, **kwargs)
         if product.function != func:  # another way through the backward
             self._left.clear()
+            return func(*args, **kwargs)
+        if product.factors != _shapes(given):  # these depend on numbers, as of chosen rows
             return func(*args, **kwargs)
         shape, stride, dtype = product.form
         stand_in = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
@@ -178,6 +183,16 @@ def _value(part: Any) -> Any:
 
 def _versions(tree: Any) -> tuple[int, ...]:
     return tuple([tensor._version for tensor in tensors_of(tree)])
+
+
+def _numbers(tree: Any) -> list[int]:
+    """Digests of tensors: kernels outside of torch, and `.data`, change no versions."""
+    known = [tensor for tensor in tensors_of(tree) if storage_key(tensor) is not None]
+    return [digest_of(storage_of(tensor)) for tensor in known]
+
+
+def _shapes(tensors: Iterable[Tensor]) -> tuple[torch.Size, ...]:
+    return tuple([tensor.shape for tensor in tensors])
 
 
 def _form(output: Tensor) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:

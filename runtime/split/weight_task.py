@@ -91,9 +91,14 @@ class Accumulator:
             gradient = self._sums.pop(key).add_(gradient)
         self._left[key] -= 1
         if self._left[key]:
-            self._sums[key] = gradient
+            self._sums[key] = gradient.contiguous() if _is_expanded(gradient) else gradient
         else:
             self._add(parameter, gradient)
+
+
+def _is_expanded(gradient: Tensor) -> bool:
+    """True if elements share memory, as of a weight that an `einsum` sums over."""
+    return gradient.layout == torch.strided and 0 in gradient.stride()
 
 
 def accumulate(parameter: Tensor, gradient: Tensor) -> None:

@@ -94,7 +94,16 @@ class RankTrainer:
         self._iteration = Iteration(
             self._pipeline, self._optimizer, place.rank, self._randomness, place.processes_per_rank
         )
-        self._batches = self._batches_of(data)
+        self._batches = Batches(
+            data,
+            self._plan,
+            per_step=self._options.accumulate,
+            inputs=0 in self._stages,
+            targets=len(self._plan.partition) - 1 in self._stages,
+            device=self._world.device,
+            pipeline=self._place.pipeline,
+            num_pipelines=self._place.mesh.data,
+        )
         self._checkpoints = self._open_checkpoints()
         self._state = RunState(plan, options, data, self._batches, self._checkpoints)
         self._state.restore(self._optimizer)
@@ -138,18 +147,6 @@ class RankTrainer:
             updated.values(),
             self._spec,
             predicted=predicted_stages(self._pipeline, self._options).values(),
-        )
-
-    def _batches_of(self, data: RunData) -> Batches:
-        return Batches(
-            data,
-            self._plan,
-            per_step=self._options.accumulate,
-            inputs=0 in self._stages,
-            targets=len(self._plan.partition) - 1 in self._stages,
-            device=self._world.device,
-            pipeline=self._place.pipeline,
-            num_pipelines=self._place.mesh.data,
         )
 
     def _open_checkpoints(self) -> RunCheckpoints:

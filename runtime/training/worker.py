@@ -191,7 +191,7 @@ def main() -> None:
             _explain_restart(order, number, rank)
         results = work(order, attempt)
         if results is not None:
-            (order.folder / RESULTS).write_bytes(dump_results(results))
+            (order.folder / RESULTS).write_bytes(pickle.dumps(results))
         exit_code = 0
     except SynthError as error:
         exit_code = int(error.exit_code)
@@ -221,11 +221,6 @@ def _explain_restart(order: WorkerOrder, number: int, rank: int) -> None:
     if rank == 0:
         why = str(explain(before, lowered, {}, mesh)).replace("the run ended early", "ranks failed")
         _talk(f"restart {number} of {order.options.restarts}: {why}")
-
-
-def dump_results(results: list[RankResult]) -> bytes:
-    """Results are sent between processes of one user on one machine, hence pickle."""
-    return pickle.dumps(results)
 
 
 def load_results(folder: Path) -> list[RankResult]:

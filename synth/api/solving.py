@@ -111,28 +111,28 @@ def solve(
     options = locals()
     given = from_values(SolveArguments, options)
     check_callable(on_improvement, "on_improvement")
-    asked = read_solve(given)
-    result = _search(asked, on_improvement)
+    task = read_solve(given)
+    result = _search(task, on_improvement)
     if result.schedule is None:
         raise NoSchedule(result)
-    return asked.request.of(result).plan(result)
+    return task.request.of(result).plan(result)
 
 
-def _search(asked: SolveTask, on_improvement: Callable[[Plan], None] | None) -> Result:
+def _search(task: SolveTask, on_improvement: Callable[[Plan], None] | None) -> Result:
     """Run the search; Ctrl-C returns the best result so far."""
 
     def tell(found: Incumbent) -> None:
         if on_improvement is not None:
-            on_improvement(asked.request.of(found).plan(found))
+            on_improvement(task.request.of(found).plan(found))
 
     so_far = BestSoFar(tell)
     machine = ProcessorWatch()
     with stopped_behind() as stop, machine.looking():
         try:
-            found = asked.search(SearchWatch(so_far, stop)).result
+            found = task.search(SearchWatch(so_far, stop)).result
         except KeyboardInterrupt:
             best = so_far.close()
             if best is None:
                 raise
-            found = best.as_result(asked.request.deadline.elapsed_s, StoppedBy.INTERRUPT)
-    return asked.timed(found, machine)
+            found = best.as_result(task.request.deadline.elapsed_s, StoppedBy.INTERRUPT)
+    return task.timed(found, machine)

@@ -14,9 +14,9 @@ count here, nor does what leaves it: they are values of the schedule (`StageEnds
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Self
 
+from synth.costs.boundary_memory import BoundaryMemory, LayerBoundary, bytes_until, holders
 from synth.op_kinds import OpKind
 from synth.profile.layer_profile import LayerProfile
 from synth.profile.layer_tensors import LayerTensors, SharedMemory, last_of
@@ -31,31 +31,6 @@ def own_change(layer: LayerProfile, kind: OpKind) -> int:
     if kind == W:
         return -layer.saved_w_bytes
     return (layer.saved_w_bytes if kind == B else 0) - layer.saved_bytes
-
-
-class _Memory(NamedTuple):
-    """Memory of what the last layer of a run returns.
-
-    Attributes:
-        until: the last op of these layers that needs it.
-        holder: the place of the first of them that needs it after F; -1: none does.
-        w_holder: the place of the first of them whose W needs it; -1: none does.
-        taken: its number among what the run took from outside; -1: a layer of the run made it.
-        is_new: True if the last layer made it.
-    """
-
-    num_bytes: int
-    until: OpKind
-    holder: int = -1
-    w_holder: int = -1
-    taken: int = -1
-    is_new: bool = False
-
-    def is_freed(self, place: int, kind: OpKind) -> bool:
-        """True if B, W or BW of a layer frees it."""
-        if kind == W:
-            return place == self.w_holder
-        return place == self.holder and kind in (BW, self.until)
 
 
 class StageEnds(NamedTuple):
@@ -78,9 +53,9 @@ class StageEnds(NamedTuple):
     saved_bytes: int
     saved_w_bytes: int
     parts_bytes: int = 0
-    held: tuple[_Memory, ...] = ()
+    held: tuple[BoundaryMemory, ...] = ()
     sent_bytes: int | None = None
-    saved: tuple[_Memory, ...] = ()
+    saved: tuple[BoundaryMemory, ...] = ()
 
     def kept(self, place: int, kind: OpKind) -> int:
         """Return the bytes of `held` that B, W or BW of a layer would free, were it not held.
@@ -92,84 +67,6 @@ class StageEnds(NamedTuple):
             for memories in (self.held, self.saved)
         )
         return held - saved
-
-
-@dataclass(slots=True)
-class LayerBoundary:
-    """The bytes that change in a stage where a layer follows others.
-
-    Attributes:
-        saved_bytes: what is held of the boundary after F.
-        saved_w_bytes: what is held of it after B.
-        gone_bytes: what F of the later layer frees.
-        by_next: what an op of the later layer, which runs first, adds; negative: it frees.
-        by_previous: the same of the layer right before.
-        by_earlier: what B of layers still before adds, by their places.
-    """
-
-    saved_bytes: int
-    saved_w_bytes: int
-    gone_bytes: int
-    by_next: dict[OpKind, int]
-    by_previous: dict[OpKind, int]
-    by_earlier: dict[int, int]
-
-    @classmethod
-    def of_gradients(cls, tensors: LayerTensors, following: LayerTensors) -> Self:
-        """Return a boundary with the gradients of what a layer returns alone."""
-        gradients = [(one.gradient_bytes, one.gradient_until) for one in tensors.returned]
-        if len(following.taken) == len(gradients):
-            for number, taken in enumerate(following.taken):
-                size, until = gradients[number]
-                gradients[number] = size + taken.gradient_excess_bytes, until
-            for one in following.shared_gradients:  # the memory grows, and lives for all of them
-                size, until = gradients[one.tensor]
-                before, earlier_until = gradients[one.earlier]
-                grown = before + size - min(size, one.num_bytes)
-                gradients[one.earlier] = grown, last_of((until, earlier_until))
-                gradients[one.tensor] = 0, B
-        until_b, until_w = (_bytes_until(gradients, kind) for kind in (B, W))
-        both = until_b + until_w
-        return cls(
-            saved_bytes=0,
-            saved_w_bytes=until_w,
-            gone_bytes=0,
-            by_next={B: both, BW: both, W: 0},
-            by_previous={B: -until_b, BW: -both, W: -until_w},
-            by_earlier={},
-        )
-
-    def add(self, memory: _Memory, until: OpKind, place: int) -> _Memory:
-        """Add memory that the later layer takes and needs until an op; return what is known then.
-
-        Args:
-            place: of the later layer.
-        """
-        size, before = memory.num_bytes, memory.until
-        if memory.is_new:
-            self._hold(size, before, self.by_previous)
-        until = last_of((before, until))
-        holder, w_holder = memory.holder, memory.w_holder
-        if before == F:
-            self._hold(size, until, self.by_next)
-            holder, w_holder = _holders(place, until)
-        elif before != until:  # B of an earlier layer would have freed it
-            self.saved_w_bytes += size
-            self.by_next[W] -= size
-            w_holder = place
-            if holder == place - 1:
-                self.by_previous[B] += size
-            else:
-                self.by_earlier[holder] = self.by_earlier.get(holder, 0) + size
-        return memory._replace(until=until, holder=holder, w_holder=w_holder, is_new=False)
-
-    def _hold(self, size: int, until: OpKind, changes: dict[OpKind, int]) -> None:
-        """Hold memory from F until an op of the layer that has these changes."""
-        if until != F:
-            self.saved_bytes += size
-            self.saved_w_bytes += size if until == W else 0
-            changes[BW] -= size
-            changes[until] -= size
 
 
 class StageLayers(NamedTuple):
@@ -185,7 +82,7 @@ class StageLayers(NamedTuple):
 
     place: int
     taken: tuple[tuple[int, OpKind], ...]
-    memories: tuple[_Memory, ...]
+    memories: tuple[BoundaryMemory, ...]
     returned: tuple[int, ...]
     tensors: LayerTensors
 
@@ -208,7 +105,7 @@ class StageLayers(NamedTuple):
             )
             for row in rows
         )
-        came = [_Memory(*both, taken=number) for number, both in enumerate(taken)]
+        came = [BoundaryMemory(*both, taken=number) for number, both in enumerate(taken)]
         numbers = {at: number for number, row in enumerate(rows) for at in row}
         return cls._behind(tensors, 0, taken, came, [numbers[at] for at in sorted(numbers)])
 
@@ -218,7 +115,7 @@ class StageLayers(NamedTuple):
         tensors: LayerTensors,
         place: int,
         taken: tuple[tuple[int, OpKind], ...],
-        came: Sequence[_Memory],
+        came: Sequence[BoundaryMemory],
         numbers: Sequence[int],
     ) -> Self:
         """Return the run that ends with a layer of these tensors.
@@ -228,7 +125,7 @@ class StageLayers(NamedTuple):
             numbers: by tensor that it takes, the number of its memory.
         """
         made = [
-            _Memory(one.num_bytes, one.until, *_holders(place, one.until), is_new=True)
+            BoundaryMemory(one.num_bytes, one.until, *holders(place, one.until), is_new=True)
             for one in tensors.made
         ]
         memories = [*came, *made]
@@ -301,7 +198,7 @@ class StageLayers(NamedTuple):
         """Return ends of which no choice of recomputation holds less."""
         held = [(one.num_bytes, one.until) for one in self.memories if not one.is_new]
         saved = tuple(one for one in self.memories if one.is_new)
-        sizes = -_bytes_until(held, B, W), -_bytes_until(held, W)
+        sizes = -bytes_until(held, B, W), -bytes_until(held, W)
         return StageEnds(F, F, *sizes, sent_bytes=0, saved=saved)
 
     def below(self, other: Self) -> tuple[Self, int]:
@@ -348,9 +245,9 @@ class StageLayers(NamedTuple):
         return StageEnds(
             input_until,
             output_until,
-            saved_bytes=_bytes_until(more, B, W) - _bytes_until(less, B, W),
-            saved_w_bytes=_bytes_until(more, W) - _bytes_until(less, W),
-            parts_bytes=_bytes_until(parts, B, W),
+            saved_bytes=bytes_until(more, B, W) - bytes_until(less, B, W),
+            saved_w_bytes=bytes_until(more, W) - bytes_until(less, W),
+            parts_bytes=bytes_until(parts, B, W),
             held=held,
             sent_bytes=self._sent_bytes(taken) if output_until == F else None,
             saved=tuple(one for one in made if output_until == F and one.is_new),
@@ -371,15 +268,6 @@ class StageLayers(NamedTuple):
             if until == F and any(at == number and not one.is_copied for at, one in both):
                 sent += memory.num_bytes
         return sent
-
-
-def _bytes_until(parts: Sequence[tuple[int, OpKind]], *kinds: OpKind) -> int:
-    return sum(size for size, until in parts if until in kinds)
-
-
-def _holders(place: int, until: OpKind) -> tuple[int, int]:
-    """Return the place of a layer that needs memory until an op, as `holder` and `w_holder`."""
-    return place if until != F else -1, place if until == W else -1
 
 
 def _in_chain(kind: OpKind) -> int:

@@ -3,10 +3,10 @@
 import math
 from collections.abc import Sequence
 
+from synth.costs.boundary_memory import LayerBoundary
 from synth.costs.costs import Costs
 from synth.costs.layer_boundaries import (
     BACKWARDS,
-    LayerBoundary,
     StageEnds,
     StageLayers,
     first_layers,

@@ -83,9 +83,5 @@ class Recomputation(Mapping[int, str]):
         """Return the same with all of a layer kept."""
         return Recomputation({at: policy for at, policy in self.items() if at != place})
 
-    def with_layer(self, place: int, policy: str) -> "Recomputation":
-        """Return the same with a layer recomputed under a policy."""
-        return Recomputation({**self, place: policy})
-
 
 NOT_RECOMPUTED = Recomputation()

@@ -21,7 +21,7 @@ from synth.layouts.runtime_rules import recomputes_layers
 from synth.layouts.tuning import FAMILIES, LAYOUT_SEARCH
 from synth.objective import Objective
 from synth.op_kinds import OpKind
-from synth.plan.choose.with_pairs import pair_names
+from synth.plan.choose.published_pairs import pair_names
 from synth.plan.published.family_searches import FamilySearches
 from synth.plan.published.order_scores import Judge
 from synth.plan.published.variants import RecomputedLayers, Sizes

@@ -23,18 +23,21 @@ from synth.units import shown
 
 @dataclass(frozen=True)
 class Candidates:
-    """Candidates to choose from, at least one.
+    """Candidates to choose from; none: there is no choice.
 
     Attributes:
         refusals: by placement, why others are impossible.
-        left_out: those on placements that are not searched unless they are asked for.
+        unsearched: those on placements that are not searched unless they are asked for.
         finer: those on placements that are searched for schedules with offloads alone.
     """
 
-    them: tuple[Candidate, ...]
+    searched: tuple[Candidate, ...]
     refusals: dict[str, str]
-    left_out: tuple[Candidate, ...] = ()
+    unsearched: tuple[Candidate, ...] = ()
     finer: tuple[Candidate, ...] = ()
+
+
+NO_CHOICE = Candidates((), {})
 
 
 def is_choice(chosen: SolveChoices, *, is_for_one: bool) -> bool:
@@ -62,7 +65,7 @@ def read_candidates(
     Raises:
         SynthError: no placement is possible, or the stages named do not exist on all.
     """
-    placements, left_out = _placements(chosen.placement, num_ranks, asked)
+    placements, unsearched = _placements(chosen.placement, num_ranks, asked)
     _check_stages(chosen)
     found: list[Candidate] = []
     refusals: dict[str, str] = {}
@@ -91,7 +94,7 @@ def read_candidates(
     told = refusals if chosen.placement_is_given else {}
     is_of_all = _is_auto(chosen.placement) and may_offload(found[0].problem, asked.allowed)
     finer = _finer(asked, num_ranks, deadline) if is_of_all else ()
-    return Candidates(tuple(found), told, _left_out(asked, left_out), finer)
+    return Candidates(tuple(found), told, _unsearched(asked, unsearched), finer)
 
 
 def _finer(asked: ProblemArguments, num_ranks: int, deadline: Deadline) -> tuple[Candidate, ...]:
@@ -106,7 +109,7 @@ def _finer(asked: ProblemArguments, num_ranks: int, deadline: Deadline) -> tuple
     return tuple(found)
 
 
-def _left_out(asked: ProblemArguments, placements: dict[str, Placement]) -> tuple[Candidate, ...]:
+def _unsearched(asked: ProblemArguments, placements: dict[str, Placement]) -> tuple[Candidate, ...]:
     """Return candidates on placements that are not searched, for comparison."""
     free, found = replace(asked, allowed=Allowed(offloads=True)), []
     for name, where in placements.items():

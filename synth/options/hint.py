@@ -9,7 +9,7 @@ from synth.costs.recomputation import Recomputation
 from synth.errors import SynthError
 from synth.families import current_name, families, family_placement, generate, generate_for
 from synth.options.values import Hint
-from synth.plan.choose.with_pairs import HintedPairs
+from synth.plan.choose.published_pairs import HintedPairs
 from synth.profile import Profile
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Placement, Schedule

@@ -31,7 +31,7 @@ class Request:
 
     `recompute` are the stages that recompute; None: chosen by the search. `costs_from` is the
     profile of the search, with the listed layers recomputed and the optimizer state shared; None:
-    it is `profile`. The problem is that of one of `num_pipelines` side by side. `left_out` are
+    it is `profile`. The problem is that of one of `num_pipelines` side by side. `unsearched` are
     candidates on placements, or with orders, that are not searched, to say what they would gain.
     """
 
@@ -46,7 +46,7 @@ class Request:
     deadline: Deadline = field(default_factory=Deadline.unlimited)
     costs_from: Profile | None = None
     num_pipelines: int = 1
-    left_out: tuple[Candidate, ...] = ()
+    unsearched: tuple[Candidate, ...] = ()
     allowed: Allowed = DEFAULT
 
     @property

@@ -9,7 +9,13 @@ from synth.costs.recomputation import Recomputation
 from synth.costs.recomputed_layers import recomputing
 from synth.errors import SynthError
 from synth.options.arguments.solve import SolveArguments
-from synth.options.candidates import Candidates, check_goes_with_choice, is_choice, read_candidates
+from synth.options.candidates import (
+    NO_CHOICE,
+    Candidates,
+    check_goes_with_choice,
+    is_choice,
+    read_candidates,
+)
 from synth.options.conflicts import (
     STAY,
     check_data_parallel,
@@ -30,7 +36,7 @@ from synth.options.request import Request
 from synth.options.values import AUTO, LEAST, NONE, STEADY, written_partition
 from synth.options.weights import read_sharded_pipelines, read_weight_passing, with_weights
 from synth.plan.choose.candidates import Candidate, Partitioning, Ranking, SearchWatch
-from synth.plan.choose.with_pairs import HintedPairs, PublishedPairs, search_beside_pairs
+from synth.plan.choose.published_pairs import HintedPairs, PublishedPairs, search_beside_pairs
 from synth.plan.memory_curve.least_cap_search import LeastForTime
 from synth.plan.memory_curve.steady_cap import LeastWithoutBubble
 from synth.plan.memory_curve.target import NOT_REPEATABLE, TimeTarget
@@ -122,7 +128,7 @@ def read_solve(given: SolveArguments) -> SolveTask:
     """
     check_versions(given)
     check_runtime(given)
-    as_given, given = given, with_weights(given)
+    placement_name, given = given.placement, with_weights(given)
     deadline = Deadline.of(given.time_limit, is_clock=not given.deterministic)
     check_outputs(given.output, inputs=[given.pipeline.profile_file])
     check_replaceable(given.output, SCHEDULE, "-o", force=None)
@@ -135,8 +141,8 @@ def read_solve(given: SolveArguments) -> SolveTask:
     limit = given.memory.limits(given.pipeline.ranks, profile)
     chosen = choices(given, profile, "none" if layers else given.recompute)
     asked = _problem_arguments(given, recomputing(profile, layers), chosen, layers, limit)
-    searched = _searched(given, as_given.placement, profile, chosen, asked, deadline)
-    problem = searched.problem
+    problems = _problems(given, placement_name, profile, chosen, asked, deadline)
+    problem = problems.first
     if problem.partition is None:
         raise ValueError("a problem of the command line has a partition")
     deadline = deadline.without_answer(problem.num_ops)
@@ -155,42 +161,42 @@ def read_solve(given: SolveArguments) -> SolveTask:
         costs_from=asked.profile_of_one,
         num_pipelines=1 if _is_sharded(given) else given.data_parallel,
         allowed=given.freedom.allowed,
-        left_out=() if searched.candidates is None else searched.candidates.left_out,
+        unsearched=problems.candidates.unsearched,
     )
     if given.target == STEADY:
         _check_keeps_saved(request)
-    refusals = {} if searched.candidates is None else searched.candidates.refusals
-    return SolveTask(request, _space(given, searched, request, target), refusals, hint.pairs)
+    refusals = problems.candidates.refusals
+    return SolveTask(request, _space(given, problems, request, target), refusals, hint.pairs)
 
 
 def _space(
-    given: SolveArguments, searched: "_Searched", request: Request, target: TimeTarget | None
+    given: SolveArguments, problems: "_Problems", request: Request, target: TimeTarget | None
 ) -> SearchSpace:
     """Return what the search chooses from."""
     if given.versions is not None:
         flush_free = FlushFreeProblem.parse(given.versions, request.problem)
         return WithoutFlush(request.arguments["placement"], flush_free)
-    space = _limited_space(given, searched, request)
+    space = _limited_space(given, problems, request)
     if target is not None:
         return LeastForTime(space, target)
     if given.target == STEADY:
         assert isinstance(space, OneCandidate)
         return LeastWithoutBubble(space)
-    finer = () if searched.candidates is None else searched.candidates.finer
+    finer = problems.candidates.finer
     return with_offloads_if_asked(space, request.allowed, finer)
 
 
-def _limited_space(given: SolveArguments, searched: "_Searched", request: Request) -> LimitedSpace:
-    candidates = () if searched.candidates is None else searched.candidates.them
+def _limited_space(given: SolveArguments, problems: "_Problems", request: Request) -> LimitedSpace:
+    candidates = problems.candidates.searched
     profile, partitioning = request.as_run, request.partitioning
     one = Candidate(request.arguments["placement"], request.problem, request.recompute)
-    if searched.moving and given.target is not None:
+    if problems.moving and given.target is not None:
         # With a target the pipelines beside them have one placement in one partition.
-        return WeightPlaces(searched.moving, (one,) if given.weights == AUTO else (), profile)
+        return WeightPlaces(problems.moving, (one,) if given.weights == AUTO else (), profile)
     if given.weights == AUTO and not _is_sharded(given):
-        return WeightPlaces(searched.moving, candidates, profile, partitioning, has_families=True)
-    if searched.moving:
-        return WeightPlaces(searched.moving, candidates, profile, partitioning)
+        return WeightPlaces(problems.moving, candidates, profile, partitioning, has_families=True)
+    if problems.moving:
+        return WeightPlaces(problems.moving, candidates, profile, partitioning)
     if candidates:
         return Placements(candidates, profile, partitioning)
     return OneCandidate(one, profile if partitioning == Partitioning.EVEN else None)
@@ -242,51 +248,51 @@ def _is_sharded(given: SolveArguments) -> bool:
     return given.data_parallel > 1 and given.weights != STAY
 
 
-class _Searched(NamedTuple):
+class _Problems(NamedTuple):
     """The problem to begin with, the placements to choose from, and problems with moving weights.
 
-    Without `candidates` there is no choice of placements.
+    Without searched candidates there is no choice of placements.
     """
 
-    problem: Problem
-    candidates: Candidates | None = None
+    first: Problem
+    candidates: Candidates = NO_CHOICE
     moving: tuple[WeightCandidate, ...] = ()
 
 
-def _searched(
+def _problems(
     given: SolveArguments,
     placement: str | None,
     profile: Profile,
     chosen: SolveChoices,
     asked: ProblemArguments,
     deadline: Deadline,
-) -> _Searched:
+) -> _Problems:
     ranks = given.pipeline.ranks
     if _is_sharded(given):
         sharded = read_sharded_pipelines(placement, ranks, asked, profile)
-        return _Searched(sharded[0].problem, moving=sharded)
+        return _Problems(sharded[0].problem, moving=sharded)
     passing = read_weight_passing(given.weights, placement, ranks, asked)
     if passing and given.weights != AUTO:
-        return _Searched(passing[0].problem, moving=passing)
+        return _Problems(passing[0].problem, moving=passing)
     candidates, problem = _problem(given, chosen, asked, deadline)
-    return _Searched(problem, candidates, passing)
+    return _Problems(problem, candidates, passing)
 
 
 def _problem(
     given: SolveArguments, chosen: SolveChoices, asked: ProblemArguments, deadline: Deadline
-) -> tuple[Candidates | None, Problem]:
-    """Return the candidates if there is a choice, and the problem to begin with."""
+) -> tuple[Candidates, Problem]:
+    """Return the candidates to choose from, and the problem to begin with."""
     tell_of_layers_in_place(chosen.recompute, asked.profile)
     ranks = given.pipeline.ranks
     is_for_one = given.is_for_one or given.hint is not None
     if is_choice(chosen, is_for_one=is_for_one) or not asked.allowed.orders_freely:
         check_goes_with_choice(chosen, given.target, given.hint)
         candidates = read_candidates(asked, chosen, ranks, deadline)
-        return candidates, candidates.them[0].problem
+        return candidates, candidates.searched[0].problem
     problem = asked.on(placement(chosen.placement, ranks), deadline.for_partitions())
     choice = read_recompute(chosen.recompute, problem.costs.num_stages)
     check_stages(problem, choice, asked.profile)
-    return None, problem
+    return NO_CHOICE, problem
 
 
 def _options(given: SolveArguments, hint: Schedule | None, deadline: Deadline) -> SolveOptions:

@@ -9,7 +9,7 @@ from synth.costs.partition_costs import stage_speeds
 from synth.costs.recomputation import NOT_RECOMPUTED, Recomputation
 from synth.errors import SynthError
 from synth.objective import Objective
-from synth.plan.partition.balance import balance, is_proven_best
+from synth.plan.partition.balance import balance
 from synth.plan.partition.unequal_ranks import rank_orders
 from synth.plan.recompute.layers_in_place import layers_in_place, ops_allowed_by
 from synth.plan.runtimes import DEFAULT, Allowed
@@ -100,7 +100,8 @@ class ProblemArguments:
             objective=self.objective,
             partition=sizes,
             # A balance that was cut short is not proven best.
-            partition_is_best=is_proven_best(where, given)
+            partition_is_best=given is None
+            and where == Placement.linear(where.num_ranks)
             and one.rank_speeds is None
             and not should_stop(),
             recomputed_layers=self.recomputed_layers,

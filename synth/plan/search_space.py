@@ -13,7 +13,7 @@ from typing import Self
 from synth.errors import SynthError
 from synth.objective import BoundScope
 from synth.plan.choose.candidates import Candidate, Partitioning, Ranking, SearchWatch
-from synth.plan.choose.race_run import solve_best_of
+from synth.plan.choose.race import solve_best_of
 from synth.plan.partition import bounds
 from synth.plan.partition.balance import smallest_limit_of_any
 from synth.plan.partition.stage_cost_table import StageCostTable
@@ -155,8 +155,7 @@ class Placements(LimitedSpace):
 
     def search(self, options: SolveOptions, watch: SearchWatch) -> Ranking:
         """Judge the published schedules, then give the best candidates timed trials."""
-        chosen_from = self.candidates, self.profile, self.partitioning
-        return solve_best_of(*chosen_from, options, *watch)
+        return solve_best_of(self.candidates, self.profile, self.partitioning, options, watch)
 
     @property
     def bound_scope(self) -> BoundScope:
@@ -231,8 +230,7 @@ class WeightPlaces(LimitedSpace):
 
     def search(self, options: SolveOptions, watch: SearchWatch) -> Ranking:
         """Give each candidate a part of the time, and the best ones the rest."""
-        candidates = self.moving, self.staying, self.copies
-        race = WeightsRace(*candidates, options, *watch)
+        race = WeightsRace(self.moving, self.staying, self.copies, options, watch)
         return race.run(self.profile, self.partitioning, has_families=self.has_families)
 
     @property

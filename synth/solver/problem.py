@@ -1,7 +1,7 @@
 """The problem that the solver is given."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -148,6 +148,15 @@ class Problem:
         """Return True if no stage is rebuilt whose input or targets are changed in place."""
         stages = recomputed(schedule)
         return len(self._repeatable(stages)) == len(stages)
+
+    def on_partition(self, costs: Costs, sizes: tuple[int, ...]) -> "Problem":
+        """Return the problem on another partition, which nothing proves to be the best.
+
+        Args:
+            costs: of its stages.
+            sizes: the layers of each stage.
+        """
+        return replace(self, costs=costs, partition=sizes, partition_is_best=False)
 
     def rebuildable(self, stages: Iterable[int]) -> tuple[int, ...]:
         """Return those of some stages that R may rebuild."""

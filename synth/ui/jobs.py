@@ -230,16 +230,16 @@ class PlanSearch:
         self._models = models
 
     def __call__(self, job: Job) -> None:
-        asked = read_solve(self._arguments)
+        task = read_solve(self._arguments)
 
         def take(found: Incumbent) -> None:
-            request = asked.request.of(found)
+            request = task.request.of(found)
             job.tell(lambda: self._figures(request.plan(found)))
 
-        result = asked.search(SearchWatch(BestSoFar(take), job.stop)).result
+        result = task.search(SearchWatch(BestSoFar(take), job.stop)).result
         if result.schedule is None:
             raise NoSchedule(result)
-        plan = _ended(asked.request.of(result).plan(result), job)
+        plan = _ended(task.request.of(result).plan(result), job)
         job.tell(lambda: {**self._figures(plan), "stopped_by": plan.claim.stopped_by})
 
     def _figures(self, plan: Plan) -> dict[str, Any]:

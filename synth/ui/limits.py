@@ -87,15 +87,13 @@ class Limits:
 
     def check_size(self, where: Placement, micro_batches: int, *, is_timed: bool = False) -> None:
         """Refuse a schedule that is too large."""
-        self._check_copies(where.num_stages * len(where.ranks), micro_batches, is_timed)
+        self._check_copies(where.num_stages * len(where.ranks), micro_batches, is_timed=is_timed)
 
-    def check_named(
-        self, name: str, ranks: int, micro_batches: int, *, is_timed: bool = False
-    ) -> None:
+    def check_named(self, name: str, ranks: int, micro_batches: int) -> None:
         """Refuse a schedule that is too large, by the name of its placement, which is not made."""
-        self._check_copies(named_copies(name, ranks), micro_batches, is_timed)
+        self._check_copies(named_copies(name, ranks), micro_batches, is_timed=False)
 
-    def _check_copies(self, stages: int, micro_batches: int, is_timed: bool) -> None:
+    def _check_copies(self, stages: int, micro_batches: int, *, is_timed: bool) -> None:
         ops = _PER_MICRO_BATCH * stages * micro_batches
         most = self.most_timed_ops if is_timed else self.most_ops
         if ops > most:

@@ -1,6 +1,7 @@
 """Serving the page: the socket, the address, and the end by Ctrl-C."""
 
 import asyncio
+import gc
 import ipaddress
 import logging
 import os
@@ -9,7 +10,8 @@ import socket
 import sys
 import threading
 import webbrowser
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +20,6 @@ import uvicorn
 from synth.errors import SynthError
 from synth.plan.explain.explanation import Explanation
 from synth.records.safe_read import read_text
-from synth.system.garbage import seldom_collected
 from synth.system.messages import silenced
 from synth.ui.answers import FirstShown
 from synth.ui.limits import Limits
@@ -172,3 +173,21 @@ def _opened(models: Models, folder: Path, given: str) -> FirstShown:
     if place.is_relative_to(folder.resolve()) and not models.limits.is_public:
         name = str(place.relative_to(folder.resolve()))
     return FirstShown(kind, name)
+
+
+# Objects that are made between two searches of the youngest; Python's own number is 700 to 2,000.
+_MADE = 50_000
+
+
+@contextmanager
+def seldom_collected() -> Iterator[None]:
+    """Look for cyclic garbage less often: a large schedule is 100,000 tuples, none of them in one.
+
+    Python looks at all objects again and again as they become more.
+    """
+    before = gc.get_threshold()
+    gc.set_threshold(_MADE, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)

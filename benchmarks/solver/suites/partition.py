@@ -13,7 +13,7 @@ from benchmarks.solver.case import Case, Look, Suite
 from benchmarks.solver.probe import Cell
 from synth.costs.partition_costs import partition_costs
 from synth.plan.choose.candidates import Candidate, Partitioning
-from synth.plan.choose.race_run import solve_best_of
+from synth.plan.choose.race import solve_best_of
 from synth.plan.partition.balance import balance
 from synth.profile import Profile
 from synth.profiles import find

@@ -1,4 +1,4 @@
-"""Forwards without a graph by the kernels of forwards with one, and forwards without data."""
+"""Forwards with graphs, without one by the kernels of those with one, and without data."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,7 +6,10 @@ from threading import Lock
 from typing import Any
 
 import torch
+from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
+
+from synth.errors import SynthError
 
 
 class _FusedKernels:
@@ -58,3 +61,21 @@ class AutocastRefused(TorchFunctionMode):
         if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
             raise NotImplementedError("autocast does not reach the meta device")
         return function(*args, **(kwargs or {}))
+
+
+def check_graphs() -> None:
+    """Check that each micro-batch gets a graph of its own here.
+
+    Raises:
+        SynthError: autograd is off, or parametrizations are cached.
+    """
+    if not torch.is_grad_enabled():
+        raise SynthError(
+            "a step needs autograd, which is off here (torch.no_grad or inference_mode): call step "
+            "outside of it, or evaluate"
+        )
+    if parametrize._cache_enabled:
+        raise SynthError(
+            "within parametrize.cached() micro-batches would share what parametrizations compute, "
+            "of which each needs its own graph: call step outside of it"
+        )

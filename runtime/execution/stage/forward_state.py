@@ -81,6 +81,7 @@ class ForwardState:
         self._module = module
         self._watch = Watch(module, *others)
         self._num_steps: Counter[tuple[bool, ...]] = Counter()
+        self._mode: tuple[bool, ...] = ()
         self._is_begun = False
         self._stand_ins: list[Tensor] | None = None
         self._trained: tuple[bool, ...] = ()
@@ -105,6 +106,11 @@ class ForwardState:
                     f"early: keep it in a module of your own, or do not recompute its layer"
                 )
         self._is_begun = False
+
+    @property
+    def is_first_step(self) -> bool:
+        """True in the first step of a mode, once a light F has run."""
+        return self._is_begun and self._num_steps[self._mode] == 1
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -168,9 +174,9 @@ class ForwardState:
         if trained != self._trained:
             self._watch.look_again()
         self._trained = trained
-        mode = (*(part.training for part in self._module.modules()), *trained)
-        self._num_steps[mode] += 1
-        self._watch.begin(is_exact=self._num_steps[mode] <= _NUM_EXACT_STEPS)
+        self._mode = (*(part.training for part in self._module.modules()), *trained)
+        self._num_steps[self._mode] += 1
+        self._watch.begin(is_exact=self._num_steps[self._mode] <= _NUM_EXACT_STEPS)
         self._is_begun = True
         if not self._watch.is_complete:
             warnings.warn(

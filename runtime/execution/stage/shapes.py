@@ -1,5 +1,6 @@
 """The boundaries between stages, found by passing one micro-batch through without autograd."""
 
+import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -132,7 +133,15 @@ class ShapeFinder:
                     f"stage {number} cannot be run on {given}: {type(error).__name__}: {error}"
                 ) from error
             own = _trained_tensors(*tried, output) if trained else False
-            return Boundary.of(output, trained=own, stage=number)
+            boundary = Boundary.of(output, trained=own, stage=number)
+            try:
+                pickle.dumps(boundary)
+            except Exception as error:
+                raise SynthError(
+                    f"stage {number} gives a container that other ranks cannot make: {error}; "
+                    f"define its class at the top of a module"
+                ) from error
+            return boundary
 
         return describe
 

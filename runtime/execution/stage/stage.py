@@ -21,7 +21,7 @@ from .forward_state import ForwardState
 from .layer_chain import LayerChain
 from .micro_batch_state import MicroBatchState, entered
 from .offloaded_activations import SavedStore
-from .replay_input import Replay, ReplayRecorder
+from .replay_input import Replay, ReplayRecorder, samples_of
 from .stage_output import check_loss, given_away, kept_memory, overlaps_unchanged
 
 Loss = Callable[[Any, Any], Tensor]
@@ -153,14 +153,26 @@ class Stage:
         with without_graph(), recorded as state:
             output = self._run(arguments, given.targets, given.keywords, given.tap)
         tensors = self._flat(output, given.exit)
-        self._replays[microbatch] = recorder.replay(state)
+        samples = samples_of(tensors) if self._state.is_first_step else ()
+        self._replays[microbatch] = recorder.replay(state, samples)
         return given_away(tensors, self._kept_memory)
 
     def rebuild(self, microbatch: int, given: ForwardInput) -> None:
-        """R: F with its graph; dropout repeats the mask of F."""
+        """R: F with its graph; dropout repeats the mask of F.
+
+        Raises:
+            SynthError: it gives another output than F did.
+        """
         replay = self._replays.pop(microbatch)
         with replay.again(_tensors(given)), self._state.again(replay.state):
-            self.forward(microbatch, given)
+            is_equal = replay.gave(self.forward(microbatch, given))
+        if not is_equal:
+            raise SynthError(
+                "a recomputation gives another output than its forward did, and so wrong "
+                "gradients: let nothing depend on torch.is_grad_enabled(), which is off in such a "
+                "forward, and give dropout ranks that are processes; or recompute nothing (solve "
+                "with --recompute none)"
+            )
 
     def give_replay(self, microbatch: int) -> Tensors:
         """Give away what F kept for R, which runs on another rank."""
@@ -315,14 +327,9 @@ class Stage:
         self._replays.clear()
 
     @without_graph()
-    def output_like(
-        self,
-        arguments: tuple[Any, ...],
-        targets: Any = None,
-        keywords: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def output_like(self, arguments: tuple[Any, ...], targets: Any = None) -> Any:
         """Run once without autograd, to find the form of the output."""
-        return self._run(arguments, targets, keywords)
+        return self._run(arguments, targets, None)
 
 
 @contextmanager

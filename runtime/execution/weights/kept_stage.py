@@ -16,7 +16,7 @@ share of everything, and its parameters are updated one by one.
 """
 
 import warnings
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -38,7 +38,6 @@ from .host_stage import HostStage
 from .kept_protocol import StartedCollective
 from .parameter_changes import gradient_taken
 from .share_collectives import start_all_gather, start_reduce_scatter
-from .share_module import Share
 from .shared_tensor import SharedParameter
 from .stage_weights import StageWeights
 
@@ -331,3 +330,24 @@ class KeptStage:
                 parts.append(part)
                 names.append(name)
         return [n for n, lacks in zip(names, have_no_terms(parts), strict=True) if lacks]
+
+
+class Share(nn.Module):
+    """A rank's share of a stage, as flat parameters.
+
+    There is one for each buffer of the stage, or, in the host's memory, for each of its parameters.
+    """
+
+    def __init__(self, parts: Tensors, gradient_dtypes: Sequence[torch.dtype | None]) -> None:
+        """Make parameters of parts of buffers; one without a dtype of its gradient is frozen."""
+        super().__init__()
+        kinds = list(zip(parts, gradient_dtypes, strict=True))
+        self.parts = nn.ParameterList(nn.Parameter(p, requires_grad=bool(d)) for p, d in kinds)
+        for parameter, (part, dtype) in zip(self.parts, kinds, strict=True):
+            if dtype not in (None, part.dtype):
+                parameter.grad_dtype = dtype
+
+    @property
+    def trained(self) -> list[nn.Parameter]:
+        """The parameters that are not frozen."""
+        return [part for part in self.parts if part.requires_grad]

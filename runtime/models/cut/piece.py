@@ -1,5 +1,6 @@
 """A piece of a whole model: some of its modules, called as its own forward calls them."""
 
+import copy
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -80,6 +81,10 @@ class _Call(NamedTuple):
     with_grad: bool
     autocast: torch.dtype | Literal[False] | None
     fills: bool
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        """A copy calls the same function; getters of torch, such as that of `mT`, have no copy."""
+        return self._replace(leaves=copy.deepcopy(self.leaves, memo))
 
 
 class Piece(nn.Module):

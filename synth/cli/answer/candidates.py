@@ -65,7 +65,7 @@ def _row(trial: Trial, chosen: Ranking) -> list[str]:
 
 
 def _without_result(trial: Trial, chosen: Ranking) -> str:
-    state, best_us = "no result" if chosen.is_cut_short else "not tried", chosen.result.value_us
+    state, best_us = "no result" if chosen.is_interim else "not tried", chosen.result.value_us
     if best_us is None:
         return state
     left = 1 - trial.lower_bound_us / best_us

@@ -111,12 +111,15 @@ def head_and_rows(comparison: Comparison, pareto: Pareto) -> tuple[list[str], li
 
 
 def _names(comparison: Comparison, pareto: Pareto) -> _Column:
-    front = {mark.name for mark in pareto.front}
+    signs = {mark.name: "~" for mark in pareto.marks if pareto.is_late(mark)}
+    signs |= {mark.name: "*" for mark in pareto.front}
+    letters = list(map(letter, range(len(pareto.marks))))
+    width = max(map(len, letters))
     return _Column(
-        "\n   schedule",
+        f"\n{'':>{width}}  schedule",
         [
-            f"{letter(number)}{'*' if entry.name in front else ' '} {entry.name}"
-            for number, entry in enumerate(comparison.ranked())
+            f"{one:<{width}}{signs.get(mark.name, ' ')} {mark.name}"
+            for one, mark in zip(letters, pareto.marks, strict=True)
         ],
     )
 
@@ -182,7 +185,8 @@ def _legend(comparison: Comparison) -> str:
     if any(entry.delay for entry in comparison.entries):
         delay = (
             " delay: updates between the weights that a gradient was computed with and those that "
-            "it updates, at most; the front is of the least delay."
+            "it updates, at most; the front is of the least delay, and ~ marks later gradients, "
+            "with which a model trains differently."
         )
     return fill(
         f"sorted by the {comparison.question.objective.words}; * Pareto front. over ideal: "

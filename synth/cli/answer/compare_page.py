@@ -10,7 +10,7 @@ from synth.plan.comparison import Comparison, Entry
 from synth.plan.reason import reason_of
 from synth.report.chart.chart import Chart
 from synth.report.html.page import ScheduleMenu
-from synth.report.picture.pareto import pareto_picture
+from synth.report.picture.pareto import pareto_picture_beside
 from synth.report.picture.svg import svg_text
 
 # Charts of more ops than these together make a page slow to write and to open.
@@ -48,7 +48,7 @@ def write_compare_page(
         tuple(head[i].replace("\n", " ").strip() for i in columns),
         tuple((ranked[place].name, *(rows[place][i] for i in columns[1:])) for place in places),
         tuple(ranked[i].name for i in charted),
-        svg_text(pareto_picture(pareto)),
+        svg_text(pareto_picture_beside(pareto)),
         tuple(map(charted.index, _shown(ranked, charted))),
     )
     write_choice(path, pareto.title, [charts[place] for place in charted], menu)

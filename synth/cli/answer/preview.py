@@ -9,7 +9,7 @@ from synth.op_kinds import MEASURED
 from synth.option_names import named
 from synth.options.request import Request
 from synth.options.solve_task import SolveTask
-from synth.plan.choose.standings import why_all_infeasible
+from synth.plan.choose.ranking import why_all_infeasible
 from synth.plan.memory_curve.least_cap_search import LeastForTime
 from synth.plan.offload.offload_space import WithOffloads
 from synth.plan.recompute.choice import limits_bytes, needs_bytes, why_infeasible
@@ -24,19 +24,19 @@ _UNDECIDED = (
 )
 
 
-def preview(asked: SolveTask, format: Format) -> None:
+def preview(task: SolveTask, format: Format) -> None:
     """Answer with stages, costs and limits, or with the least memory of each candidate.
 
     Raises:
         SynthError: no schedule is within the memory limits; the message has the reason and a way
             out.
     """
-    request, space = asked.request, asked.space
+    request, space = task.request, task.space
     space = space.space if isinstance(space, LeastForTime | WithOffloads) else space
     if isinstance(space, WeightPlaces):
         _preview_weights(request, space, format)
-    elif isinstance(space, Placements) and asked.has_several:
-        _preview_placements(asked, space, format)
+    elif isinstance(space, Placements) and task.has_several:
+        _preview_placements(task, space, format)
     else:
         flush_free = space.flush_free if isinstance(space, WithoutFlush) else None
         _preview_one(request, format, flush_free)
@@ -56,7 +56,7 @@ def _preview_weights(request: Request, space: WeightPlaces, format: Format) -> N
         answer("\n".join((table(header, rows), "", request.limit.explanation)))
 
 
-def _preview_placements(asked: SolveTask, space: Placements, format: Format) -> None:
+def _preview_placements(task: SolveTask, space: Placements, format: Format) -> None:
     candidates = space.candidates
     shortages = [why_infeasible(each.problem, each.choice) for each in candidates]
     needs = [max(needs_bytes(each.problem, each.choice)) for each in candidates]
@@ -77,11 +77,11 @@ def _preview_placements(asked: SolveTask, space: Placements, format: Format) -> 
             }
         )
     if format == Format.JSON:
-        answer_json({"candidates": found, "refused": dict(asked.refusals)})
+        answer_json({"candidates": found, "refused": dict(task.refusals)})
     else:
         header = ["placement", f"least need\n{unit}", "can fit", "layers per stage"]
-        refused = [f"not {name}: {why}" for name, why in asked.refusals.items()]
-        answer("\n".join((table(header, rows), "", *refused, asked.request.limit.explanation)))
+        refused = [f"not {name}: {why}" for name, why in task.refusals.items()]
+        answer("\n".join((table(header, rows), "", *refused, task.request.limit.explanation)))
     if all(shortages):
         least = needs.index(min(needs))
         why = why_all_infeasible(candidates[least].name, shortages[least] or "")

@@ -19,7 +19,7 @@ from synth.op_kinds import OpKind
 from synth.option_names import named
 from synth.options.recompute import LAYERS
 from synth.options.request import Request
-from synth.plan.choose.left_out import best_left_out
+from synth.plan.choose.unsearched import best_unsearched
 from synth.plan.memory_curve.target_proof import TargetProof
 from synth.plan.reason import reason_of
 from synth.plan.runtimes import Runtime
@@ -264,7 +264,7 @@ def _faster_on_placement(request: Request, result: Result) -> list[str]:
 
 def _faster_elsewhere(request: Request, result: Result) -> list[str]:
     """Mention the best one on a placement, or with an order, that was not searched."""
-    best, found_us = best_left_out(request.left_out), result.value_us
+    best, found_us = best_unsearched(request.unsearched), result.value_us
     assert found_us is not None
     if best is None or best.value_us >= found_us:
         return []

@@ -21,21 +21,21 @@ _PAUSE_S, _PAUSE_ON_TERMINAL_S = 5.0, 0.5
 class ProgressReporter:
     """Saves and reports improvements; better bounds are reported only."""
 
-    def __init__(self, asked: SolveTask) -> None:
+    def __init__(self, task: SolveTask) -> None:
         """Report on a search."""
-        self._asked = asked
+        self._task = task
         self._pause_s = _PAUSE_ON_TERMINAL_S if sys.stderr.isatty() else _PAUSE_S
         self._told_at: float = -self._pause_s
         # The only candidate was announced.
-        self._place = None if asked.has_several else self._place_of(asked.request.problem)
+        self._place = None if task.has_several else self._place_of(task.request.problem)
         self._heading = ""
-        self._limit: MemoryLimit = asked.request.limit
+        self._limit: MemoryLimit = task.request.limit
         self._saved: object = None
         self._line = current_line()
 
     def __call__(self, incumbent: Incumbent) -> None:
         """Save and report an improvement of the schedule or of the bound."""
-        request = self._asked.request.of(incumbent)
+        request = self._task.request.of(incumbent)
         self._take_place(request, incumbent)
         if incumbent.schedule is not self._saved:
             request.save_so_far(incumbent)
@@ -60,7 +60,7 @@ class ProgressReporter:
             self._limit, self._heading = request.limit, request.limit.explanation
 
     def _place_of(self, problem: Problem) -> tuple[object, ...]:
-        name = self._asked.space.name_of(problem)
+        name = self._task.space.name_of(problem)
         return name, problem.partition, problem.recomputed_layers
 
 

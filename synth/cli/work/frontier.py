@@ -33,6 +33,7 @@ from synth.report.chart.chart import Chart
 from synth.report.html.page import ScheduleMenu
 from synth.report.picture.curve import curve_picture
 from synth.report.picture.formats import save_picture
+from synth.report.picture.frame import BESIDE
 from synth.report.picture.svg import svg_text
 from synth.report.text.curve import Curve, Dot, Point, plot
 from synth.report.text.tables import fitted_table, milliseconds, size_unit
@@ -313,7 +314,7 @@ def write_frontier_page(path: Path, curve: MemoryCurve, title: str) -> None:
         tuple(name.replace("\n", ", ") for name in head[:shown]),
         tuple(row[:shown] for row in rows),
         tuple(str(cap_of(plan)) for plan in curve.points),
-        svg_text(curve_picture(drawn(curve, title))),
+        svg_text(curve_picture(drawn(curve, title), BESIDE)),
         tuple(sorted({0, len(charts) - 1})),
     )
     write_choice(path, title, charts, menu)

@@ -1,10 +1,10 @@
-"""Announcing improvements of a race: a better value, or a better bound that holds for all."""
+"""Announcing the trials of a race, and improvements: a better value, or a better common bound."""
 
 from dataclasses import replace
 from functools import partial
 
-from synth.plan.choose.candidates import Trial
-from synth.plan.choose.standings import Standings
+from synth.plan.choose.candidates import SearchWatch, Trial
+from synth.plan.choose.race_state import RaceState
 from synth.search.best_so_far import BestSoFar
 from synth.search.clock import Clock
 from synth.solver.result import Incumbent
@@ -14,9 +14,14 @@ from synth.solver.watch import OnImprovement
 class Announcer:
     """Passes incumbents of single trials on, with the bound that holds for all candidates."""
 
-    def __init__(self, race: Standings, clock: Clock, on_improvement: OnImprovement | None) -> None:
-        self.race, self.clock = race, clock
-        self._so_far = None if on_improvement is None else BestSoFar(on_improvement)
+    def __init__(self, race: RaceState, clock: Clock, watch: SearchWatch) -> None:
+        self.race, self.clock, self._on_trials = race, clock, watch.on_trials
+        tell = watch.on_improvement
+        self._so_far = None if tell is None else BestSoFar(tell)
+
+    def tell_trials(self) -> None:
+        """Tell of all trials."""
+        self._on_trials(self.race.copies())
 
     def listener(self, trial: Trial) -> OnImprovement | None:
         """Return the listener for the incumbents of a trial; None if nobody listens."""

@@ -1,7 +1,7 @@
 """Candidates (a placement and a partition) and their trials."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from synth.search.outcome import StoppedBy, rank_key, relative_gap
 from synth.solver.evaluate.evaluate import EvaluatedSchedule
 from synth.solver.infeasibility import needed_bytes
 from synth.solver.problem import Problem
-from synth.solver.result import Baseline, Result
+from synth.solver.result import Baseline, Result, judged_result
 from synth.solver.watch import OnImprovement, SolveWatch
 
 
@@ -71,8 +71,10 @@ def decided(candidate: Candidate) -> Candidate:
 
 @dataclass(eq=False)
 class Trial:
-    """Knowledge about a candidate: the best schedule found, and a lower bound on all schedules.
+    """A candidate with its best schedule so far, and a lower bound on all schedules.
 
+    As in black-box optimization (Golovin et al., "Google Vizier", KDD 2017), a trial gets time more
+    than once, and may be pruned at any moment.
     The bound and its certificate hold for the partition of `problem`. `is_over` says that more time
     would find nothing better there. `num_searches` counts the searches. `published` are the
     published schedules judged before (all of them with `is_judged`), and `moved` is the best one
@@ -148,6 +150,17 @@ class Trial:
             and self.problem.partition == other.problem.partition
         )
 
+    def offer(self, problem: Problem, found: EvaluatedSchedule) -> bool:
+        """Take a schedule that no search found, if it is better; return True if it is.
+
+        Args:
+            problem: the problem that it solves, with its partition and its recomputed layers.
+        """
+        is_better = self.value_us is None or found.value_us < self.value_us
+        if is_better:
+            self.found = judged_result(problem, found, self.lower_bound_us)
+        return is_better
+
     def take(self, found: Result) -> None:
         """Take the better schedule of a search, and the better bound on its partition."""
         self.seconds += found.wall_s
@@ -174,22 +187,29 @@ class Trial:
         return self.lower_bound_us if problem.partition == self.problem.partition else 0
 
 
-OnStandings = Callable[[Sequence[Trial]], None]
+def best_us(trials: Iterable[Trial]) -> int | None:
+    """Return the best value of some trials; None if none has one."""
+    values = (trial.value_us for trial in trials)
+    return min((value_us for value_us in values if value_us is not None), default=None)
 
 
-class SearchWatch(NamedTuple):
+OnTrials = Callable[[Sequence[Trial]], None]
+
+
+@dataclass(frozen=True)
+class SearchWatch:
     """The listeners of a search, and the event that stops it.
 
     Attributes:
         on_improvement: called with improvements, each better than all before.
         stop: set it, from any thread, to get the best so far.
-        on_standings: called after each step with copies of the trials, best first; not called
+        on_trials: called after each step with copies of the trials, best first; not called
             where there is one candidate.
     """
 
-    on_improvement: OnImprovement | None
-    stop: threading.Event
-    on_standings: OnStandings = lambda _: None
+    on_improvement: OnImprovement | None = None
+    stop: threading.Event = field(default_factory=threading.Event)
+    on_trials: OnTrials = lambda _: None
 
     @property
     def of_one(self) -> SolveWatch:
@@ -201,13 +221,13 @@ class Ranking(NamedTuple):
     """The best result over all candidates, and the trials of all, best first.
 
     The bound of the result holds for all candidates, each on its placement and partition, and for
-    all partitions if its `bound_scope` says so. With `is_cut_short` the search did not end in time:
+    all partitions if its `bound_scope` says so. With `is_interim` the search had not ended:
     the result is the best one announced, and the other trials have bounds only.
     """
 
     result: Result
     trials: tuple[Trial, ...]
-    is_cut_short: bool = False
+    is_interim: bool = False
 
     @property
     def name(self) -> str:

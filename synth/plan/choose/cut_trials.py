@@ -1,19 +1,17 @@
 """Trials on better cuts for the best order: see `published.cut_moves`."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from synth.plan.choose.candidates import Trial
-from synth.plan.choose.standings import Standings
+from synth.plan.choose.race_state import RaceState
 from synth.plan.published.cut_moves import CutMoves
 from synth.plan.published.order_scores import Judge, OrderScores
 from synth.plan.published.variants import Sizes, VariantCosts
-from synth.plan.recompute.layer_choice import applies, with_layers, without_layers
+from synth.plan.recompute.layer_choice import applies, with_layers
 from synth.profile import Profile
 from synth.schedule.model import Placement, Schedule
 from synth.solver.evaluate.evaluate import evaluate
 from synth.solver.problem import Problem
-from synth.solver.result import judged_result
 
 # The cuts with which searches on a placement begin.
 CutsOf = Callable[[Placement], Sequence[Sizes]]
@@ -22,7 +20,7 @@ CutsOf = Callable[[Placement], Sequence[Sizes]]
 class CutTrials:
     """Makes a trial on a better cut for the best order found, once for each order."""
 
-    def __init__(self, profile: Profile, race: Standings, cuts: CutsOf) -> None:
+    def __init__(self, profile: Profile, race: RaceState, cuts: CutsOf) -> None:
         self.race, self.costs, self.cuts = race, VariantCosts(profile), cuts
         self.moved: list[Schedule] = []
 
@@ -55,7 +53,7 @@ class CutTrials:
     def _on(self, problem: Problem, sizes: Sizes) -> Problem:
         """Return a problem on another cut, with the same layers recomputed."""
         costs = self.costs.on(problem.placement).of(sizes)
-        moved = replace(problem, costs=costs, partition=sizes, partition_is_best=False)
+        moved = problem.on_partition(costs, sizes)
         return with_layers(moved, problem.recomputed_layers) if applies(problem) else moved
 
     def _trial(self, best: Trial, problem: Problem, schedule: Schedule) -> Trial | None:
@@ -63,9 +61,4 @@ class CutTrials:
         if not problem.admits(schedule):  # another layer begins a stage with an R
             return None
         found = evaluate(problem, schedule, best.found.found_by)
-        if found is None:
-            return None
-        trial = self.race.new(best.candidate.on(without_layers(problem)))
-        trial.found = judged_result(problem, found, trial.lower_bound_us)
-        trial.published = best.published
-        return trial
+        return None if found is None else self.race.new_beside(best, problem, found)

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from synth.plan.choose.announcer import Announcer
-from synth.plan.choose.candidates import OnStandings, Partitioning, Trial
-from synth.plan.choose.cut_race import CutRace
+from synth.plan.choose.candidates import Partitioning, Trial
+from synth.plan.choose.cut_halving import CutHalving
 from synth.plan.choose.judging import (
     infeasible_result,
     is_quick,
@@ -12,47 +12,34 @@ from synth.plan.choose.judging import (
     offloading_trial,
     repartitioned_trials,
 )
-from synth.plan.choose.listed_trials import ListedTrials
+from synth.plan.choose.list_schedule_trials import ListScheduleTrials
 from synth.plan.choose.published import Pass
 from synth.plan.choose.published_cuts import PublishedCuts, PublishedTrials
-from synth.plan.choose.standings import Standings
-from synth.plan.tuning import CUT_RACE, JUDGING, LISTED_TRIALS, RACE
+from synth.plan.tuning import CUT_HALVING, JUDGING, LIST_TRIALS, RACE
 from synth.profile import Profile
-from synth.search.clock import Clock
-from synth.search.outcome import rank_key
 from synth.solver.evaluate.evaluate import evaluate
 from synth.solver.lower_limits import made_for_lower_limits
 from synth.solver.options import SolveOptions
-from synth.solver.result import judged_result
-from synth.solver.watch import OnImprovement
 
 
 class FirstTrials:
     """The trials with which a race begins, each with the schedule that is judged best on it."""
 
-    def __init__(
-        self,
-        profile: Profile,
-        options: SolveOptions,
-        race: Standings,
-        clock: Clock,
-        on_improvement: OnImprovement | None,
-        on_standings: OnStandings,
-    ) -> None:
+    def __init__(self, profile: Profile, options: SolveOptions, announcer: Announcer) -> None:
+        race, clock = announcer.race, announcer.clock
         self.profile, self.options, self.race, self.clock = profile, options, race, clock
-        self.stop, self.on_standings = clock.stop, on_standings
-        self.announcer = Announcer(race, clock, on_improvement)
-        self.cut_race = CutRace(race, options, clock)
+        self.stop, self.announcer = clock.stop, announcer
+        self.cut_halving = CutHalving(race, options, clock)
         self.published = PublishedCuts(profile, race)
         self.cuts = self.published.searches.cuts
-        self.listed = ListedTrials(profile, race, self.cuts, waits=options.deterministic)
+        self.listed = ListScheduleTrials(profile, race, self.cuts, waits=options.deterministic)
         self.late_ops = 0  # judged after the time for it was over
 
     def run(self) -> None:
         """Judge published schedules, also on their best partitions, and list schedules."""
         race = self.race
         race.trials = [race.new(candidate, is_quick=True) for candidate in race.candidates]
-        self.on_standings(race.copies())
+        self.announcer.tell_trials()
         # Next come their best partitions, these among them, or else a search that needs the time.
         is_on_one = len(race.candidates) == 1 and race.partitioning != Partitioning.SEARCHED
         share = JUDGING.first_cut_share if race.has_many_cuts or is_on_one else 1
@@ -63,7 +50,7 @@ class FirstTrials:
         for trial in race.trials:
             if not self.stop.is_set() and (nothing := infeasible_result(trial)) is not None:
                 trial.take(nothing)
-        lists_first = self.cut_race.is_of_several
+        lists_first = self.cut_halving.is_of_several
         if race.partitioning != Partitioning.GIVEN:
             self._repartition(until_s)
             if lists_first:
@@ -76,19 +63,19 @@ class FirstTrials:
 
     def _list_schedules(self) -> None:
         """Add the placements' best list schedules, on the cuts of the least bounds."""
-        share, is_one = LISTED_TRIALS.share_of_left, self.cut_race.applies
+        share, is_one = LIST_TRIALS.share_of_left, self.cut_halving.applies
         if is_one:
-            share = LISTED_TRIALS.share_of_left_of_one
-        if self.cut_race.is_of_several:
-            share = LISTED_TRIALS.share_of_left_of_several
+            share = LIST_TRIALS.share_of_left_of_one
+        if self.cut_halving.is_of_several:
+            share = LIST_TRIALS.share_of_left_of_several
         should_stop = self._stops_at(self.clock.moment_s(share))
 
         charge = self._charge_listed
-        if self.cut_race.is_of_several:
+        if self.cut_halving.is_of_several:
             found = self.listed.of_several(should_stop, charge)
         elif is_one:
             first, *_ = self.race.candidates
-            descends_s = self.clock.moment_s(LISTED_TRIALS.least_bound_share * share)
+            descends_s = self.clock.moment_s(LIST_TRIALS.least_bound_share * share)
             found = self.listed.of_one(first, self._stops_at(descends_s), should_stop, charge)
         else:
             found = self.listed.all(should_stop, charge)
@@ -102,14 +89,14 @@ class FirstTrials:
             self.tell(trial)
 
     def _charge_listed(self, ops: int) -> None:
-        self.clock.grant(ops / LISTED_TRIALS.ops_per_s)
+        self.clock.grant(ops / LIST_TRIALS.ops_per_s)
 
     def _stops_at(self, until_s: float) -> Callable[[], bool]:
         """Return a function that is true from a moment on, or once the search is stopped."""
         return lambda: self.stop.is_set() or self.clock.left_s(until_s) <= 0
 
     def judge(
-        self, those: Sequence[Trial], until_s: float, until_plain_s: float | None = None
+        self, trials: Sequence[Trial], until_s: float, until_plain_s: float | None = None
     ) -> None:
         """Judge the published schedules on some candidates until a moment of the search.
 
@@ -129,12 +116,12 @@ class FirstTrials:
             is_due = needs_one and until_plain_s is not None
             return not (is_due and self._is_due(ops, step))
 
-        judge(those, charge, self.tell, lambda: None if until_plain_s is None else self.tighten())
+        judge(trials, charge, self.tell, lambda: None if until_plain_s is None else self.tighten())
 
     def tell(self, trial: Trial) -> None:
-        """Announce the schedule of a trial and the standings."""
+        """Announce the schedule of a trial, and tell of all trials."""
         self.announcer.announce_judged(trial)
-        self.on_standings(self.race.copies())
+        self.announcer.tell_trials()
 
     def tighten(self) -> None:
         """Improve the quick bounds while there is time, and announce the better one."""
@@ -178,11 +165,11 @@ class FirstTrials:
             return self.stop.is_set() or self.clock.left_s(end_s) <= 0
 
         judged = race.trials[: len(race.candidates)]
-        least_ops = 0 if self.cut_race.is_of_several else RACE.published_cuts_least_ops
+        least_ops = 0 if self.cut_halving.is_of_several else RACE.published_cuts_least_ops
         found = []
-        for those, search, share in self._published_searches(judged):
+        for trials, search, share in self._published_searches(judged):
             until_s = self.clock.moment_s(share)
-            for trial in search(those, should_stop, charge):
+            for trial in search(trials, should_stop, charge):
                 found.append(trial)
                 race.trials.append(trial)
                 self.announcer.announce_judged(trial)
@@ -201,11 +188,13 @@ class FirstTrials:
         annealed, those far behind the best come last.
         """
         both = (self.published.on_candidates, self.published.searched)
-        if self.cut_race.is_of_several:
-            near = [one for one in judged if self.race.is_near(one.name, CUT_RACE.near_factor)]
+        if self.cut_halving.is_of_several:
+            near = [one for one in judged if self.race.is_near(one.name, CUT_HALVING.near_factor)]
             far = [one for one in judged if one not in near]
-            for those, share in zip((near, far), CUT_RACE.published_shares_of_left, strict=True):
-                yield from ((those, search, share) for search in both)
+            for trials, share in zip(
+                (near, far), CUT_HALVING.published_shares_of_left, strict=True
+            ):
+                yield from ((trials, search, share) for search in both)
             return
         share = RACE.published_cuts_share_of_left
         is_alone = len(self.race.candidates) == 1
@@ -225,8 +214,7 @@ class FirstTrials:
                 cost = JUDGING.late_timed_cost * problem.num_ops
                 self.clock.grant(cost / JUDGING.ops_per_s)
                 found = evaluate(problem, schedule, name)
-                if found is not None and rank_key(found.value_us) < rank_key(trial.value_us):
-                    trial.found = judged_result(problem, found, trial.lower_bound_us)
+                if found is not None and trial.offer(problem, found):
                     self.announcer.announce_judged(trial)
 
     def _repartition(self, until_s: float) -> None:

@@ -6,17 +6,17 @@ no timed trials: each candidate's schedule is searched for its partition and its
 gap is what any other order could gain there at most.
 """
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.plan.choose.announcer import Announcer
-from synth.plan.choose.candidates import Candidate, OnStandings, Partitioning, Ranking, Trial
+from synth.plan.choose.candidates import Candidate, Partitioning, Ranking, SearchWatch, Trial
 from synth.plan.choose.judging import infeasible_result, result_without_schedule
 from synth.plan.choose.published_cuts import baseline_of
-from synth.plan.choose.standings import Standings
+from synth.plan.choose.race_state import RaceState
+from synth.plan.choose.ranking import final_ranking
 from synth.plan.published.best_variant import PublishedVariant
 from synth.plan.published.family_searches import FamilySearches
 from synth.plan.published.order_scores import Judge
@@ -24,10 +24,7 @@ from synth.plan.recompute.layer_choice import applies, with_layers
 from synth.profile import Profile
 from synth.schedule.files.certificate import Certificate, ProverName
 from synth.search.outcome import StoppedBy
-from synth.solver.evaluate.evaluate import EvaluatedSchedule
 from synth.solver.options import SolveOptions
-from synth.solver.result import judged_result
-from synth.solver.watch import OnImprovement
 
 
 def best_of_given_orders(
@@ -35,20 +32,18 @@ def best_of_given_orders(
     profile: Profile,
     partitioning: Partitioning,
     options: SolveOptions,
-    on_improvement: OnImprovement | None,
-    stop: threading.Event,
-    on_standings: OnStandings,
+    watch: SearchWatch,
 ) -> Ranking:
     """Find the best partition and layers of all candidates; the arguments are `solve_best_of`'s.
 
     Raises:
         SynthError: the schedules admit none of the numbers.
     """
-    clock, race = options.clock(stop), Standings(candidates, partitioning, options.gap)
-    announcer = Announcer(race, clock, on_improvement)
+    clock, race = options.clock(watch.stop), RaceState(candidates, partitioning, options.gap)
+    announcer = Announcer(race, clock, watch)
     search = _Search(profile, race, clock.deadline(options.time_limit_s))
     race.trials = [race.new(candidate) for candidate in candidates]
-    on_standings(race.copies())
+    announcer.tell_trials()
     refusals: list[SynthError] = []
     too_large: list[Trial] = []
     for trial in race.trials:
@@ -60,27 +55,29 @@ def best_of_given_orders(
         else:
             too_large += [trial] if trial.value_us is None else []
         announcer.announce_judged(trial)
-        on_standings(race.copies())
+        announcer.tell_trials()
     if len(refusals) == len(candidates):
         raise refusals[0]
     is_over = not search.is_late()
-    chosen = race.answer(clock.elapsed_s, is_interrupted=stop.is_set(), is_over=is_over)
+    chosen = final_ranking(
+        race, clock.elapsed_s, is_interrupted=watch.stop.is_set(), is_exhausted=is_over
+    )
     if chosen.result.value_us is None and not all(trial.is_impossible for trial in race.trials):
         message = _why_none_fits(too_large, is_over=is_over)
         return chosen._replace(result=replace(chosen.result, message=message))
     return chosen
 
 
-def _why_none_fits(those: Sequence[Trial], *, is_over: bool) -> str:
+def _why_none_fits(trials: Sequence[Trial], *, is_over: bool) -> str:
     """Return why there is no schedule, with the names of all that were searched.
 
     Args:
-        those: the trials of schedules that fit in no partition that was tried.
+        trials: of schedules that fit in no partition that was tried.
         is_over: the search was not ended by its time limit.
     """
-    *others, last = (trial.candidate.order or "" for trial in those)
+    *others, last = (trial.candidate.order or "" for trial in trials)
     names = f"{', '.join(others)} or {last}" if others else last
-    keeps_all = all(trial.candidate.choice == () for trial in those)
+    keeps_all = all(trial.candidate.choice == () for trial in trials)
     ways = [
         *([] if is_over else ["more time"]),
         *(["§recompute auto"] if keeps_all else []),
@@ -97,7 +94,7 @@ def _why_none_fits(those: Sequence[Trial], *, is_over: bool) -> str:
 class _Search:
     """Searches for the best variants of the candidates' schedules."""
 
-    def __init__(self, profile: Profile, race: Standings, should_stop: Callable[[], bool]) -> None:
+    def __init__(self, profile: Profile, race: RaceState, should_stop: Callable[[], bool]) -> None:
         problem, partitioning = race.candidates[0].problem, race.partitioning
         self.profile, self.race, self.is_late = profile, race, should_stop
         self.families = FamilySearches(
@@ -136,7 +133,7 @@ class _Search:
         problem, sizes = trial.problem, found.variant.sizes
         if sizes != problem.partition:
             costs = partition_costs(self.profile, sizes, problem.placement.ranks)
-            problem = replace(problem, costs=costs, partition=sizes, partition_is_best=False)
+            problem = problem.on_partition(costs, sizes)
         trial.candidate = trial.candidate.on(problem)
         trial.lower_bound_us = self.race.new(trial.candidate).lower_bound_us
         is_chosen = trial.candidate.choice is None
@@ -144,7 +141,4 @@ class _Search:
         trial.certificate = Certificate(prover=prover)
         if found.recomputed_layers:
             problem = with_layers(problem, found.recomputed_layers)
-        evaluated = EvaluatedSchedule(
-            found.lowered.schedule, found.timeline, found.score.value_us, found.peaks_bytes, name
-        )
-        trial.found = judged_result(problem, evaluated, trial.lower_bound_us)
+        trial.offer(problem, found.evaluated(name))

@@ -9,7 +9,7 @@ recompute in the best schedules, and these partitions are judged too.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from synth.plan.choose.candidates import Trial
+from synth.plan.choose.candidates import Trial, best_us
 from synth.plan.choose.published import JudgedSchedules, Pass
 from synth.plan.recompute.choice import bound_us, why_infeasible
 from synth.plan.recompute.repartition import repartitioned
@@ -40,7 +40,7 @@ ChargeOps = Callable[[int, Pass, bool], bool]
 
 
 def judge(
-    those: Sequence[Trial],
+    trials: Sequence[Trial],
     charge: ChargeOps,
     on_found: Callable[[Trial], None],
     after_quick: Callable[[], None] = lambda: None,
@@ -48,19 +48,19 @@ def judge(
     """Set the best published schedule of each trial as its result.
 
     Args:
-        those: trials without a result.
+        trials: trials without a result.
         charge: called before each schedule is made; ends the passes.
         on_found: called with a trial after each pass.
         after_quick: called once, after the quick passes of all trials.
     """
-    pairs = [(trial, JudgedSchedules(trial.problem, trial.candidate.choice)) for trial in those]
+    pairs = [(trial, JudgedSchedules(trial.problem, trial.candidate.choice)) for trial in trials]
     steps = [(*pair, step) for pair in pairs for step in Pass]
     is_quick_over = False
     for trial, published, step in sorted(steps, key=_cost):
         if not is_quick_over and not is_quick(step):
             is_quick_over = True
             after_quick()
-        _run(trial, published, step, charge, _best_us(those))
+        _run(trial, published, step, charge, best_us(trials))
         trial.published, trial.moved = tuple(published.baselines), published.moved
         on_found(trial)
     for trial, published in pairs:
@@ -81,7 +81,7 @@ def _cost(of: tuple[Trial, JudgedSchedules, Pass]) -> tuple[bool, int, int]:
 
 
 def _run(
-    trial: Trial, published: JudgedSchedules, step: Pass, charge: ChargeOps, best_us: int | None
+    trial: Trial, published: JudgedSchedules, step: Pass, charge: ChargeOps, most_us: int | None
 ) -> None:
     num_ops = trial.problem.num_ops
 
@@ -89,10 +89,9 @@ def _run(
         needs_one = published.best is None and not published.is_hopeless
         return charge(schedules * num_ops, step, needs_one)
 
-    published.run(step, charge_schedules, best_us)
-    best = published.best
-    if best is not None and (trial.value_us is None or best.value_us < trial.value_us):
-        trial.found = judged_result(published.best_problem, best, trial.lower_bound_us)
+    published.run(step, charge_schedules, most_us)
+    if published.best is not None:
+        trial.offer(published.best_problem, published.best)
 
 
 def offloading_trial(trial: Trial) -> Trial | None:
@@ -126,19 +125,19 @@ def result_without_schedule(trial: Trial, stopped_by: StoppedBy, message: str) -
 
 
 def repartitioned_trials(
-    profile: Profile, those: Sequence[Trial], should_stop: Callable[[], bool]
+    profile: Profile, trials: Sequence[Trial], should_stop: Callable[[], bool]
 ) -> Iterator[Trial]:
     """Yield trials in partitions for the stages that recompute in the best schedules, and near
     them.
 
     The trials have no result, and a choice of just these stages.
     """
-    best_us = _best_us(those) or 0
-    known = {(trial.name, trial.problem.partition) for trial in those}
+    least_us = best_us(trials) or 0
+    known = {(trial.name, trial.problem.partition) for trial in trials}
     near = [
         one
-        for one in those
-        if one.value_us is not None and one.value_us <= JUDGING.near_factor * best_us
+        for one in trials
+        if one.value_us is not None and one.value_us <= JUDGING.near_factor * least_us
     ]
     for trial in sorted(near, key=lambda one: one.value_us or 0):
         if trial.candidate.choice is not None:
@@ -163,8 +162,3 @@ def _neighbours(trial: Trial) -> Iterator[tuple[int, ...]]:
     for at in (nearest, nearest + 1, nearest - 1):
         if count and 0 < at < len(counts):
             yield tuple(range(counts[at]))
-
-
-def _best_us(those: Sequence[Trial]) -> int | None:
-    values = (trial.value_us for trial in those)
-    return min((us for us in values if us is not None), default=None)

@@ -11,15 +11,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from synth.plan.choose.candidates import Candidate, Trial
-from synth.plan.choose.standings import Standings
-from synth.plan.recompute.layer_choice import without_layers
+from synth.plan.choose.race_state import RaceState
 from synth.plan.tuning import RACE
 from synth.schedule.rank_memory import exceeds_caps
 from synth.solver.evaluate.evaluate import evaluate
-from synth.solver.result import Result, judged_result
+from synth.solver.result import Result
 
 
-def less_memory_trial(race: Standings, solve: Callable[[Candidate], Result]) -> Trial | None:
+def less_memory_trial(race: RaceState, solve: Callable[[Candidate], Result]) -> Trial | None:
     """Return a trial that has a result under the lower limit; None unless it is the best of all.
 
     Args:
@@ -40,13 +39,10 @@ def less_memory_trial(race: Standings, solve: Callable[[Candidate], Result]) -> 
     evaluated = evaluate(problem, found.schedule, found.found_by)
     if evaluated is None or (race.best_us is not None and evaluated.value_us >= race.best_us):
         return None
-    trial = race.new(best.candidate.on(without_layers(problem)))
-    trial.found = judged_result(problem, evaluated, trial.lower_bound_us)
-    trial.published = best.published
-    return trial
+    return race.new_beside(best, problem, evaluated)
 
 
-def fits_less_memory(race: Standings) -> bool:
+def fits_less_memory(race: RaceState) -> bool:
     """Return True if the best schedule fits the lower limit as well: memory hardly binds."""
     best = race.best
     if best is None or best.found is None:

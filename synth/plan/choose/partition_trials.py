@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from synth.plan.choose.candidates import Candidate, Trial
 from synth.plan.choose.cut_trials import CutsOf
-from synth.plan.choose.standings import Standings
+from synth.plan.choose.race_state import RaceState
 from synth.plan.partition import bounds
 from synth.plan.partition.partition_search import PartitionSearch
 from synth.plan.partition.queue import PartitionQueue
@@ -24,7 +24,7 @@ class PartitionTrials:
         self,
         profile: Profile,
         options: SolveOptions,
-        race: Standings,
+        race: RaceState,
         clock: Clock,
         cuts: CutsOf,
     ) -> None:

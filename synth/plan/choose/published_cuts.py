@@ -15,7 +15,7 @@ from synth.errors import SynthError
 from synth.families import family_of, names_on
 from synth.objective import Objective
 from synth.plan.choose.candidates import Candidate, Partitioning, Trial
-from synth.plan.choose.standings import Standings
+from synth.plan.choose.race_state import RaceState
 from synth.plan.published.best_variant import BestVariant, PublishedVariant
 from synth.plan.published.family_searches import FamilySearches
 from synth.plan.published.order_scores import Judge
@@ -25,8 +25,8 @@ from synth.plan.tuning import JUDGING
 from synth.profile import Profile
 from synth.schedule.model import Placement
 from synth.search.outcome import rank_key, relative_gap
-from synth.solver.evaluate.evaluate import EvaluatedSchedule, split_backward
-from synth.solver.result import Baseline, judged_result
+from synth.solver.evaluate.evaluate import split_backward
+from synth.solver.result import Baseline
 
 # Yields trials, given those that were judged, what ends the search, and what counts its ops.
 PublishedTrials = Callable[
@@ -37,7 +37,7 @@ PublishedTrials = Callable[
 class PublishedCuts:
     """Makes trials on the best partitions of published schedules."""
 
-    def __init__(self, profile: Profile, race: Standings) -> None:
+    def __init__(self, profile: Profile, race: RaceState) -> None:
         """Search for nothing yet."""
         self.profile, self.race = profile, race
         problem = race.candidates[0].problem
@@ -142,10 +142,12 @@ class PublishedCuts:
             return  # its definition does not admit the numbers
         self._begun[key] = search
         scored, made = search.order.num_scored, len(search.made)
-        if step == _Step.MADE_ANEW:
+        if step == _Step.CANDIDATES:
+            plain = search.on_candidates()
+        elif step == _Step.MADE_ANEW:
             plain = self._made_anew(search, candidate)
         else:
-            plain = _TRY[step](search)
+            plain = search.plain()
         yield plain
         if (
             step == _Step.SEARCHED
@@ -195,16 +197,14 @@ class PublishedCuts:
         sizes = found.variant.sizes
         where = candidate.problem.placement
         costs = partition_costs(self.profile, sizes, where.ranks)
-        problem = replace(candidate.problem, costs=costs, partition=sizes, partition_is_best=False)
+        problem = candidate.problem.on_partition(costs, sizes)
         trial = self.race.new(candidate.on(problem))
         if found.recomputed_layers:
             problem = with_layers(problem, found.recomputed_layers)
-        alone = EvaluatedSchedule(
-            schedule, found.timeline, found.score.value_us, found.peaks_bytes, name
-        )
-        apart = split_backward(problem, alone)
-        best = min((one for one in (alone, apart) if one is not None), key=lambda one: one.value_us)
-        trial.found = judged_result(problem, best, trial.lower_bound_us)
+        whole = found.evaluated(name)
+        trial.offer(problem, whole)
+        if (apart := split_backward(problem, whole)) is not None:
+            trial.offer(problem, apart)
         return trial
 
 
@@ -214,12 +214,6 @@ class _Step(Enum):
     CANDIDATES = auto()  # the candidates, most of them in the order made for another one
     MADE_ANEW = auto()  # the candidates, each in an order of its own
     SEARCHED = auto()  # their neighbours too; layers may be recomputed
-
-
-_TRY = {
-    _Step.CANDIDATES: BestVariant.on_candidates,
-    _Step.SEARCHED: BestVariant.plain,
-}
 
 
 @dataclass

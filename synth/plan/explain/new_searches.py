@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from synth.errors import SynthError
-from synth.plan.choose.with_pairs import pairs_on
+from synth.plan.choose.published_pairs import pairs_on
 from synth.plan.explain.what_if import How, WhatIf, compared
 from synth.plan.recompute.choice import solve_with
 from synth.plan.runtimes import Runtime

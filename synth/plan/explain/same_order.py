@@ -82,7 +82,7 @@ class SameOrder:
         rank = self._fullest_rank()
         if rank is not None:
             more = [
-                (layer, recomputed.with_layer(layer, policy))
+                (layer, Recomputation({**recomputed, layer: policy}))
                 for stage in self._stages_of(rank)
                 for layer in self.plan.layers_of(stage)
                 if layer not in recomputed

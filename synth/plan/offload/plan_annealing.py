@@ -51,7 +51,7 @@ class PlanAnnealing:
             first.setdefault(problem_key(plan.problem), plan)
         return list(first.values())
 
-    def run_heat(self, share: float, is_over: Callable[[], bool], on_found: OnFound) -> None:
+    def run_rung(self, share: float, is_over: Callable[[], bool], on_found: OnFound) -> None:
         """Improve the best few plans for a share of the remaining time.
 
         Args:
@@ -64,12 +64,12 @@ class PlanAnnealing:
         self.options.report_part(Part.ANNEALING)
         for plan, seconds in self.clock.shared(few, until_s):
             if seconds > 0 and not is_over():
-                self._anneal(plan, seconds, OFFLOAD.heat_rounds, on_found)
+                self._anneal(plan, seconds, OFFLOAD.rung_rounds, on_found)
 
     def run(self, is_over: Callable[[], bool], on_found: OnFound) -> None:
         """Improve the best few plans, and then the best one for the rest of the time."""
         if len(self._able()) > 1:
-            self.run_heat(OFFLOAD.heat_share, is_over, on_found)
+            self.run_rung(OFFLOAD.rung_share, is_over, on_found)
         if self._able() and not is_over() and self._is_usable():
             best, rounds = self._able()[0], OFFLOAD.long_rounds
             self._anneal(best, self.clock.left_s(), rounds, on_found)

@@ -159,10 +159,7 @@ class PublishedOffloads:
         sizes = found.variant.sizes
         assert self.space.profile is not None
         costs = partition_costs(self.space.profile, sizes, problem.placement.ranks)
-        problem = replace(problem, costs=costs, partition=sizes, partition_is_best=False)
-        line, peaks = found.timeline, found.peaks_bytes
-        best = EvaluatedSchedule(schedule, line, found.score.value_us, peaks, one.name)
-        self._take(problem, best)
+        self._take(problem.on_partition(costs, sizes), found.evaluated(one.name))
 
     def _take(self, problem: Problem, found: EvaluatedSchedule) -> None:
         if self.best_us is None or found.value_us < self.best_us:

@@ -88,7 +88,7 @@ class _OffloadSearch:
         early_s = clock.moment_s(OFFLOAD.early_share)
         for problem in self._problems([]):
             self._choose_for_published(problem, early_s, OFFLOAD.near_order_factor)
-        self.plans.run_heat(OFFLOAD.early_heat_share, self._is_over, self._take_plan)
+        self.plans.run_rung(OFFLOAD.early_rung_share, self._is_over, self._take_plan)
         base = self._search(self.space, self._plain_share(), answer.take_incumbent)
         answer.bound.note(base)
         self._take_plain(base.result)

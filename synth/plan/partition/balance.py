@@ -17,14 +17,6 @@ from synth.schedule.rank_memory import exceeds_caps
 from synth.units import counted
 
 
-def is_proven_best(placement: Placement, given: Sequence[int] | None) -> bool:
-    """Return True if the partition is proven best: a balanced one with stage k on rank k.
-
-    `given` is the partition that was asked for; None: `balance` made it.
-    """
-    return given is None and placement == Placement.linear(placement.num_ranks)
-
-
 def balance(
     profile: Profile,
     placement: Placement,

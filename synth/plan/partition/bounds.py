@@ -13,7 +13,6 @@ they leave the path the best, the exact model of that rank alone.
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import NamedTuple
 
 from synth.costs.partition_costs import at_speeds
@@ -74,8 +73,7 @@ class RaisedBound(NamedTuple):
 
 def with_partition(table: StageCostTable, problem: Problem, sizes: Sizes) -> Problem:
     """A problem on another partition."""
-    costs = table.costs_on((0, *accumulate(sizes)), problem.placement)
-    return replace(problem, costs=costs, partition=sizes, partition_is_best=False)
+    return problem.on_partition(table.costs_on(sizes, problem.placement), sizes)
 
 
 def applies(problem: Problem) -> bool:

@@ -135,7 +135,7 @@ class PartitionQueue:
             self.poor.add(sizes)
         return NextPartition(None, spent_s)
 
-    def leave_out(self, problem: Problem, bound_us: int) -> None:
+    def prune(self, problem: Problem, bound_us: int) -> None:
         """Note the closed-form bound of a partition, which proves that it cannot win."""
         if problem.partition is not None and self.single is not None:
             self.single.note(problem.partition, ProvenBound.by_closed_forms(bound_us))

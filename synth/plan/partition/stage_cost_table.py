@@ -1,6 +1,7 @@
 """Table of the costs of runs of layers as stages, each computed once."""
 
-from itertools import pairwise
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -98,9 +99,9 @@ class StageCostTable:
         ties = stage_ties(self.profile, np.diff(edges).tolist())
         return Costs(stages=stages, links=self.profile.links, ties=ties)
 
-    def costs_on(self, edges: tuple[int, ...], where: Placement) -> Costs:
+    def costs_on(self, sizes: Sequence[int], where: Placement) -> Costs:
         """Return the costs of a partition on a placement, whose ranks may differ in speed."""
-        costs = self.costs(edges)
+        costs = self.costs((0, *accumulate(sizes)))
         if self.rank_speeds is None:
             return costs
         return at_speeds(costs, stage_speeds(self.rank_speeds, where.ranks))

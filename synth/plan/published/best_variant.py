@@ -29,6 +29,7 @@ from synth.schedule.rank_memory import peak_bytes
 from synth.schedule.recomputation_rules import AsNeeded, RecomputationMenu, RecomputationRule
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import verify
+from synth.solver.evaluate.evaluate import EvaluatedSchedule
 
 _KEEPS_NOT = (OpKind.R, *MOVES)
 
@@ -49,6 +50,11 @@ class PublishedVariant(NamedTuple):
     def peaks_bytes(self) -> tuple[int, ...]:
         """The peak of each rank."""
         return peak_bytes(self.lowered)
+
+    def evaluated(self, found_by: str) -> EvaluatedSchedule:
+        """Return the schedule with its figures, as a search takes it."""
+        schedule, peaks = self.lowered.schedule, self.peaks_bytes
+        return EvaluatedSchedule(schedule, self.timeline, self.score.value_us, peaks, found_by)
 
 
 class PublishedFamily(NamedTuple):

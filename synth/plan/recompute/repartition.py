@@ -77,8 +77,7 @@ def _repartition(profile: Profile, problem: Problem) -> Problem | None:
     if sizes == problem.partition:
         return None
     costs = partition_costs(profile, sizes, problem.placement.ranks)
-    base = replace(problem, costs=costs, partition=sizes, partition_is_best=False)
-    return replace(base, recomputed_layers=Recomputation())
+    return replace(problem.on_partition(costs, sizes), recomputed_layers=Recomputation())
 
 
 def _distinct(profile: Profile, problem: Problem, stages: Collection[int]) -> list[Problem]:
@@ -113,4 +112,4 @@ def repartitioned(
     if sizes == problem.partition:
         return problem
     costs = partition_costs(profile, sizes, problem.placement.ranks)
-    return replace(problem, costs=costs, partition=sizes, partition_is_best=False)
+    return problem.on_partition(costs, sizes)

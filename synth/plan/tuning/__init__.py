@@ -20,7 +20,7 @@ from synth.plan.tuning.partition import (
     SEVERAL_STAGES,
     TIGHT_CAPS,
 )
-from synth.plan.tuning.race import CUT_MOVES, CUT_RACE, LISTED_TRIALS, PARTITION_TRIALS, RACE
+from synth.plan.tuning.race import CUT_HALVING, CUT_MOVES, LIST_TRIALS, PARTITION_TRIALS, RACE
 from synth.plan.tuning.recompute import (
     CHOICE_MOVES,
     CHOICE_PROOF,
@@ -38,8 +38,8 @@ __all__ = [
     "CHOICE_MOVES",
     "CHOICE_PROOF",
     "CURVE",
+    "CUT_HALVING",
     "CUT_MOVES",
-    "CUT_RACE",
     "EXPLAIN",
     "JUDGED_SCHEDULES",
     "JUDGING",
@@ -47,8 +47,8 @@ __all__ = [
     "LAYER_SEARCH",
     "LEAST_CAP",
     "LIFETIME_CUT",
-    "LISTED_TRIALS",
     "LIST_JUDGING",
+    "LIST_TRIALS",
     "MOVING_FAMILIES",
     "OFFLOAD",
     "PARTITION_BOUNDS",

@@ -53,7 +53,7 @@ class JudgingTuning:
     # recomputes.
     near_factor: float = 1.15
     # Ops of all schedules judged on placements that are not searched: a fraction of a second.
-    left_out_most_ops: int = 30_000
+    unsearched_most_ops: int = 30_000
 
 
 @dataclass(frozen=True)

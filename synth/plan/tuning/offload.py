@@ -29,7 +29,7 @@ class OffloadTuning:
     cuts_share: float = 0.15
     first_cuts_share: float = 0.4
     early_share: float = 0.15
-    early_heat_share: float = 0.2
+    early_rung_share: float = 0.2
     without_share: float = 0.35
     far_factor: float = 1.8
     without_good_plan_share: float = 0.7
@@ -52,8 +52,8 @@ class OffloadTuning:
     # Annealing: effort in a second (see `AnnealingTuning.units_per_s`); the share of the time in
     # which several plans compete; its rounds there, and those of the best plan (see `long_rounds`).
     units_per_s: int = 10_000_000
-    heat_share: float = 0.4
-    heat_rounds: tuple[tuple[float, float], ...] = ((1.0, 0.03),)
+    rung_share: float = 0.4
+    rung_rounds: tuple[tuple[float, float], ...] = ((1.0, 0.03),)
     long_rounds: tuple[tuple[float, float], ...] = ((0.5, 0.03), (1.0, 0.06))
 
 

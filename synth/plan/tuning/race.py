@@ -58,7 +58,7 @@ class RaceTuning:
 
 
 @dataclass(frozen=True)
-class ListedTrialTuning:
+class ListTrialTuning:
     """List schedules on the cuts of the least bounds, before partitions are searched."""
 
     # Share of the remaining time for them; the others are for many cuts that are annealed, of one
@@ -113,21 +113,21 @@ class PartitionTrialTuning:
 
 
 @dataclass(frozen=True)
-class CutRaceTuning:
+class CutHalvingTuning:
     """Annealing of many cuts of one placement, before one of them is searched."""
 
     # Share of the remaining time.
     share_of_left: float = 0.5
-    # Cuts that get building blocks where there is no time for heats.
+    # Cuts that get building blocks where there is no time for rungs.
     cuts_of_blocks: int = 4
-    # Cuts in each heat.
-    heats: tuple[int, ...] = (8, 4, 2)
+    # Cuts in each rung.
+    rungs: tuple[int, ...] = (8, 4, 2)
     # The same of several placements, and the share of them that one placement may have.
-    heats_of_several: tuple[int, ...] = (10, 4, 2)
+    rungs_of_several: tuple[int, ...] = (10, 4, 2)
     most_share_of_each: float = 0.5
     near_factor_of_several: float = 1.5
-    # Share of the way from a value to its bound that is hoped for.
-    hoped_share: float = 0.5
+    # Share of the way from a value to its bound at which its result is estimated.
+    estimate_share: float = 0.5
     # Share of the remaining time, of several placements.
     share_of_left_of_several: float = 0.6
     # Shares of the remaining time for published schedules on further cuts, of placements near the
@@ -135,7 +135,7 @@ class CutRaceTuning:
     published_shares_of_left: tuple[float, float] = (0.12, 0.06)
     # Multiple of the best value up to which a cut takes part.
     near_factor: float = 1.25
-    # Rounds of the last heat, as in the long rounds of annealing.
+    # Rounds of the last rung, as in the long rounds of annealing.
     long_rounds: tuple[tuple[float, float], ...] = ((1.0, 0.5),)
 
 
@@ -155,6 +155,6 @@ class CutMovesTuning:
 
 RACE = RaceTuning()
 CUT_MOVES = CutMovesTuning()
-CUT_RACE = CutRaceTuning()
-LISTED_TRIALS = ListedTrialTuning()
+CUT_HALVING = CutHalvingTuning()
+LIST_TRIALS = ListTrialTuning()
 PARTITION_TRIALS = PartitionTrialTuning()

@@ -15,15 +15,14 @@ found with them may exceed the limit by some bytes, and is refused when all pipe
 from collections.abc import Sequence
 from dataclasses import replace
 from shlex import quote
-from typing import Any, overload
+from typing import Any, TypeVar
 
 from synth.costs.costs import Costs
 from synth.costs.partition_costs import partition_costs
 from synth.costs.recomputed_layers import recomputing
-from synth.costs.stage_costs import StageCosts
 from synth.errors import ExitCode, SynthError
 from synth.op_kinds import VISITS, OpKind
-from synth.plan.weight_passing.least_share import with_least_share
+from synth.plan.weight_passing.least_share import with_least_share, with_optimizer_share
 from synth.profile import Profile
 from synth.profile.layer_profile import Layer, LayerProfile
 from synth.schedule.files.plan_file import Plan
@@ -37,6 +36,8 @@ from synth.search.outcome import StoppedBy
 from synth.solver.problem import Problem
 from synth.solver.result import Incumbent, Result
 from synth.units import format_bytes_both
+
+Solution = TypeVar("Solution", bound=Incumbent | Result)
 
 # Reasons for which a search ends with a proof that it was asked for.
 _PROVEN = (StoppedBy.OPTIMAL, StoppedBy.GAP)
@@ -98,8 +99,7 @@ def costs_of_one(
     costs = partition_costs(profile, sizes, where.ranks)
     if num_pipelines == 1:
         return costs
-    stages = tuple(_shared_stage(stage, num_pipelines) for stage in costs.stages)
-    return costs.replace(stages=stages, ties=())
+    return with_optimizer_share(costs, num_pipelines)
 
 
 def problem_of_all(problem: Problem, profile: Profile, num_pipelines: int) -> Problem:
@@ -123,17 +123,7 @@ def problem_of_all(problem: Problem, profile: Profile, num_pipelines: int) -> Pr
     )
 
 
-@overload
-def of_all(found: Result, problem: Problem, num_pipelines: int, gap: float) -> Result: ...
-
-
-@overload
-def of_all(found: Incumbent, problem: Problem, num_pipelines: int, gap: float) -> Incumbent: ...
-
-
-def of_all(
-    found: Incumbent | Result, problem: Problem, num_pipelines: int, gap: float
-) -> Incumbent | Result:
+def of_all(found: Solution, problem: Problem, num_pipelines: int, gap: float) -> Solution:
     """Return a solution for one pipeline as a solution of the `problem_of_all`.
 
     Published schedules are those of one pipeline, and left out. A search that had proven its
@@ -210,8 +200,7 @@ def one_pipeline(plan: Plan) -> Plan | None:
     if is_chosen:
         costs = with_least_share(plan.costs, num_pipelines)
     else:
-        stages = tuple(_shared_stage(stage, num_pipelines) for stage in plan.costs.stages)
-        costs = plan.costs.replace(stages=stages, ties=())
+        costs = with_optimizer_share(plan.costs, num_pipelines)
     return plan.replace(
         placement=(first,),
         programs=tuple(map(program_text, own)),
@@ -219,14 +208,4 @@ def one_pipeline(plan: Plan) -> Plan | None:
         weights=None,
         caps_bytes=None if plan.caps_bytes is None else plan.caps_bytes[:num_ranks],
         costs=costs,
-    )
-
-
-def _shared_stage(stage: StageCosts, num_pipelines: int) -> StageCosts:
-    kept = stage.parameter_bytes + stage.gradient_bytes
-    step_us = -(-stage.duration_us[OpKind.STEP] // num_pipelines)
-    return stage.replace(
-        static_bytes=kept - (kept - stage.static_bytes) // num_pipelines,
-        duration_us={**stage.duration_us, OpKind.STEP: step_us},
-        reduce_us=0,
     )

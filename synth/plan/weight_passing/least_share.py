@@ -45,6 +45,16 @@ def with_share(costs: Costs, num_pipelines: int, sharded: Sharded | None) -> Cos
     return shared.replace(stages=stages)
 
 
+def with_optimizer_share(costs: Costs, num_pipelines: int) -> Costs:
+    """Return the costs of one pipeline that keeps its share of the optimizer state (ZeRO-1)."""
+    stages = []
+    for stage in costs.stages:
+        whole = stage.parameter_bytes + stage.gradient_bytes
+        kept_bytes = whole - (whole - stage.static_bytes) // num_pipelines
+        stages.append(_updating_a_share(stage, num_pipelines, kept_bytes))
+    return costs.replace(stages=tuple(stages), ties=())
+
+
 def one_of(problem: Problem, costs: Costs) -> Problem:
     """Return the problem of the first of several data-parallel pipelines, on given costs."""
     num_pipelines = problem.num_replicas

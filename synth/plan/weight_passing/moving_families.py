@@ -25,9 +25,7 @@ from synth.plan.tuning import JUDGING, MOVING_FAMILIES
 from synth.profile import Profile
 from synth.search.clock import Clock
 from synth.search.outcome import StoppedBy, rank_key
-from synth.solver.evaluate.evaluate import EvaluatedSchedule
 from synth.solver.problem import Problem
-from synth.solver.result import judged_result
 from synth.units import format_bytes_both
 
 
@@ -169,21 +167,14 @@ class MovingFamilies:
         if trial.value_us is not None and trial.value_us <= score.value_us:
             return False
         line, objective = found.timeline, self.problem.objective
-        alone = EvaluatedSchedule(found.lowered.schedule, line, score.value_us, peaks, trial.name)
         # No schedule with the same ops on the same ranks is faster.
         trial.lower_bound_us = min(score.value_us, objective.iterations * max(line.work_us))
-        trial.found = judged_result(self._on(search, found), alone, trial.lower_bound_us)
-        return True
+        return trial.offer(self._on(search, found), found.evaluated(trial.name))
 
     def _on(self, search: BestVariant, found: PublishedVariant) -> Problem:
         sizes = found.variant.sizes
-        problem = replace(
-            self.problem,
-            costs=partition_costs(self._profile, sizes),
-            placement=search.family.where,
-            partition=sizes,
-            partition_is_best=False,
-        )
+        problem = replace(self.problem, placement=search.family.where)
+        problem = problem.on_partition(partition_costs(self._profile, sizes), sizes)
         return with_layers(problem, found.recomputed_layers) if found.recomputed_layers else problem
 
 

@@ -15,7 +15,7 @@ from synth.plan.weight_passing.first_gathers import OrderOfOne, first_visit_opti
 from synth.plan.weight_passing.gather_moves import Program, moved, unnumbered
 from synth.plan.weight_passing.least_share import SHARDINGS
 from synth.plan.weight_passing.pipeline_orders import PipelineOrders
-from synth.plan.weight_passing.place_pool import Placed, PlacePool
+from synth.plan.weight_passing.solution_pool import PlacedCollectives, SolutionPool
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.rank_memory import exceeds_caps
 from synth.schedule.verify_weights import check_parameters_known
@@ -61,7 +61,7 @@ class ShardedPipelinesSearch:
         self._orders = PipelineOrders(problem, order)
         self.state.raise_bound(self._orders.work_bound)
         self._rng = random.Random(options.seed)
-        self._pool = PlacePool(self._rng)
+        self._pool = SolutionPool(self._rng)
         self._begun: set[tuple[Programs, Buffering]] = set()
         # By places that were evaluated, the bytes of each rank above the limit, or None.
         self._tried: dict[tuple[Sharded | None, Programs, Buffering], list[int] | None] = {}
@@ -184,7 +184,7 @@ class ShardedPipelinesSearch:
                 return
             reserves = [max(0, more) + had for more, had in zip(over, reserves, strict=True)]
 
-    def _climb(self, current: Placed) -> Iterator[bool]:
+    def _climb(self, current: PlacedCollectives) -> Iterator[bool]:
         """Move collectives one at a time, and keep what is no slower."""
         for _ in range(SHARDED_PIPELINES.moves_per_run):
             programs = self._neighbour(current)
@@ -200,7 +200,7 @@ class ShardedPipelinesSearch:
             current = replace(current, programs=programs, value_us=found.value_us)
             self._pool.remember(current)
 
-    def _neighbour(self, current: Placed) -> Programs | None:
+    def _neighbour(self, current: PlacedCollectives) -> Programs | None:
         for _ in range(SHARDED_PIPELINES.draws_per_move):
             rank = self._rng.randrange(len(current.programs))
             program = moved(current.programs[rank], current.sharded, self._rng)
@@ -237,7 +237,7 @@ class ShardedPipelinesSearch:
         self._offer(found)
         if sharded is not None:
             programs = tuple(unnumbered(each) for each in schedule.programs[:num_ranks])
-            self._pool.remember(Placed(order, sharded, programs, found.value_us))
+            self._pool.remember(PlacedCollectives(order, sharded, programs, found.value_us))
         return None
 
     def _evaluated(self, schedule: Schedule, name: str) -> EvaluatedSchedule | None:

@@ -7,14 +7,14 @@ to the candidates that can still win by their bounds and are near the best: half
 them, and so on, which is successive halving (Jamieson and Talwalkar, AISTATS 2016).
 """
 
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from synth.plan.choose.announcer import Announcer
-from synth.plan.choose.candidates import Candidate, OnStandings, Partitioning, Ranking, Trial
-from synth.plan.choose.race_run import solve_best_of
-from synth.plan.choose.standings import Standings
+from synth.plan.choose.candidates import Candidate, Partitioning, Ranking, SearchWatch, Trial
+from synth.plan.choose.race import solve_best_of
+from synth.plan.choose.race_state import RaceState
+from synth.plan.choose.ranking import final_ranking
 from synth.plan.recompute.choice import bound_us
 from synth.plan.tuning import MOVING_FAMILIES
 from synth.plan.weight_passing.choice import WeightCandidate, WeightSearch
@@ -25,7 +25,7 @@ from synth.search.outcome import relative_gap
 from synth.solver.options import SolveOptions
 from synth.solver.result import Incumbent
 from synth.solver.tuning import WEIGHT_PASSING
-from synth.solver.watch import OnImprovement, SolveWatch
+from synth.solver.watch import SolveWatch
 
 
 class WeightsRace:
@@ -37,36 +37,32 @@ class WeightsRace:
         staying: Sequence[Candidate],
         copies: Candidate | None,
         options: SolveOptions,
-        on_improvement: OnImprovement | None,
-        stop: threading.Event,
-        on_standings: OnStandings,
+        watch: SearchWatch,
     ) -> None:
         """Begin all searches; none has had any time yet.
 
         Args:
             staying: placements whose weights stay with their stages.
             copies: data parallelism, if it is one of the candidates.
-            on_improvement: called with improvements over all candidates.
-            stop: set it to get the best so far.
-            on_standings: called after each step with copies of all trials, best first.
+            watch: told of improvements over all candidates.
         """
-        self.options, self.stop, self.on_standings = options, stop, on_standings
+        self.options, self.stop = options, watch.stop
         moving = [Candidate(one.name, one.problem) for one in weight_passing]
-        self.clock = options.clock(stop)
-        self.race = Standings([*moving, *staying], Partitioning.GIVEN, options.gap)
-        self.announcer = Announcer(self.race, self.clock, on_improvement)
+        self.clock = options.clock(watch.stop)
+        self.race = RaceState([*moving, *staying], Partitioning.GIVEN, options.gap)
+        self.announcer = Announcer(self.race, self.clock, watch)
         self.searches: list[tuple[Trial, WeightSearch]] = []
         for one, candidate in zip(weight_passing, moving, strict=True):
             trial = Trial(candidate, 0, least_bytes=one.needed_bytes)
             listener = self.announcer.listener(trial)
-            search = one.begin(options, SolveWatch(listener, stop))
+            search = one.begin(options, SolveWatch(listener, watch.stop))
             trial.lower_bound_us = search.state.bound_us
             self.race.trials.append(trial)
             self.searches.append((trial, search))
         self.staying = [Trial(one, bound_us(one.problem, one.choice)) for one in staying]
         alone = [] if copies is None else [data_parallel_trial(copies, options)]
         self.race.trials += [*alone, *self.staying]
-        self.on_standings(self.race.copies())
+        self.announcer.tell_trials()
         for trial in alone:
             self.announcer.announce_judged(trial)
 
@@ -95,8 +91,11 @@ class WeightsRace:
                 self._search(trial, search, min(max(least_s, seconds), self.clock.left_s()))
         if families is not None and self._is_family_best:
             self._judge(families, self.options.time_limit_s)
-        return self.race.answer(
-            self.clock.elapsed_s, is_interrupted=self.stop.is_set(), is_over=self.clock.left_s() > 0
+        return final_ranking(
+            self.race,
+            self.clock.elapsed_s,
+            is_interrupted=self.stop.is_set(),
+            is_exhausted=self.clock.left_s() > 0,
         )
 
     def _families(self, profile: Profile, partitioning: Partitioning) -> MovingFamilies:
@@ -112,7 +111,7 @@ class WeightsRace:
     @property
     def _is_family_best(self) -> bool:
         """True if no search has found a better schedule than the published ones, or none fits."""
-        best = self.race.leader
+        best = self.race.incumbent
         return best is None or best.is_fixed
 
     def _judge(self, families: MovingFamilies, until_s: float) -> None:
@@ -121,7 +120,7 @@ class WeightsRace:
             if trial not in self.race.trials:
                 self.race.trials.append(trial)
             self.announcer.announce_judged(trial)
-            self.on_standings(self.race.copies())
+            self.announcer.tell_trials()
 
     def _search(self, trial: Trial, search: WeightSearch, seconds: float) -> None:
         self.clock.grant(seconds)
@@ -131,7 +130,7 @@ class WeightsRace:
         trial.found, trial.lower_bound_us = found, found.lower_bound_us
         trial.certificate, trial.published = found.certificate, found.baselines
         trial.is_over = search.is_over or trial.is_impossible
-        self.on_standings(self.race.copies())
+        self.announcer.tell_trials()
 
     def _chances(self) -> Iterator[tuple[Trial, WeightSearch]]:
         """Yield the searches to continue: near the best, and able to win; none without time."""
@@ -155,11 +154,10 @@ class WeightsRace:
 
         def take(trials: Sequence[Trial]) -> None:
             race.trials = [*others, *trials]
-            self.on_standings(race.copies())
+            self.announcer.tell_trials()
 
-        chosen = solve_best_of(
-            candidates, profile, partitioning, options, self._tell_of_staying, self.stop, take
-        )
+        watch = SearchWatch(self._tell_of_staying, self.stop, take)
+        chosen = solve_best_of(candidates, profile, partitioning, options, watch)
         take(chosen.trials)
 
     def _tell_of_staying(self, incumbent: Incumbent) -> None:

@@ -24,7 +24,7 @@ class Menu {
     showMenu(true);
     byId("plot").innerHTML = svg;
     this.addTable(columns, rows);
-    for (const dot of byId("plot").querySelectorAll("circle[data-name]")) {
+    for (const dot of byId("plot").querySelectorAll("[data-name]")) {
       dot.addEventListener("click", () => this.toggle(this.numberOf(dot)));
     }
     byId("show-menu").addEventListener("click", () => showMenu(byId("menu").hidden));
@@ -45,9 +45,21 @@ class Menu {
           button.addEventListener("click", () => this.toggle(number));
         } else cell.textContent = text;
       });
+      if (place) this.pointAt(row, place - 1);
       return row;
     });
     this.rows.shift();
+  }
+
+  /** Mark the dot of a row while the pointer is on the row. */
+  pointAt(row, number) {
+    const mark = (isOn) => {
+      for (const dot of byId("plot").querySelectorAll("[data-name]")) {
+        if (this.numberOf(dot) === number) dot.classList.toggle("pointed", isOn);
+      }
+    };
+    row.addEventListener("mouseenter", () => mark(true));
+    row.addEventListener("mouseleave", () => mark(false));
   }
 
   /** The chart of a dot, which may name several equal schedules. */
@@ -75,7 +87,7 @@ class Menu {
       row.classList.toggle("shown", isShown);
       row.querySelector("button")?.setAttribute("aria-pressed", String(isShown));
     });
-    for (const dot of byId("plot").querySelectorAll("circle[data-name]")) {
+    for (const dot of byId("plot").querySelectorAll("[data-name]")) {
       dot.classList.toggle("shown", this.shown.includes(this.numberOf(dot)));
     }
   }

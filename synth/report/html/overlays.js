@@ -204,7 +204,8 @@ class Overlays {
       const x = view.xOf(us);
       context.moveTo(x, AXIS - 6);
       context.lineTo(x, AXIS);
-      context.fillText(label, x + 3, AXIS / 2);
+      const isWhole = x + 3 + context.measureText(label).width <= size.width;
+      if (isWhole) context.fillText(label, x + 3, AXIS / 2);
     }
     context.moveTo(0, AXIS - 0.5);
     context.lineTo(size.width, AXIS - 0.5);

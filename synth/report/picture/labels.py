@@ -1,7 +1,14 @@
-"""Placement of labels in a plot: beside their dot, without overlap if possible."""
+"""Placement of labels in a plot, each beside its own dots and covering nothing.
+
+A label has positions around each of its dots: the eight of Christensen, Marks and Shieber (1995),
+"An empirical study of algorithms for point-feature label placement", and some between them. Of all
+positions that one is taken first which excludes the fewest others, as by the rules of Wagner,
+Wolff, Kapoor and Strijk (2001), "Three rules suffice for good label placement".
+"""
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -9,21 +16,48 @@ import numpy as np
 import numpy.typing as npt
 
 from synth.report.picture.picture import XY
-from synth.report.picture.scale import Scale
 
-Table = npt.NDArray[np.float64]
-
-_HEIGHT = 13.0
+_Table = npt.NDArray[np.float64]
+_Numbers = npt.NDArray[np.float64]
+_Flags = npt.NDArray[np.bool_]
 
 # Widths of signs as a share of the size of a wide sans-serif font (Bitstream Vera), and of others.
-_WIDTHS = dict.fromkeys("ijl'|", 0.28) | dict.fromkeys(" ,.:;ft()-", 0.38)
-_WIDTHS |= dict.fromkeys("mMW@%", 0.99) | dict.fromkeys("wGOQ+=<>→", 0.83)
-_OTHER = 0.62
+_SIGNS = {
+    0.28: "ijl'|",
+    0.32: " ,.IJ",
+    0.37: "-f:;/",
+    0.41: "()rt",
+    0.53: "sz",
+    0.56: "cL",
+    0.6: "kvxyFTY",
+    0.79: "DGHNOQU",
+    0.84: "w+=<>~→↑",
+    1.0: "mMW@%",
+}
+_WIDTHS = {sign: width for width, signs in _SIGNS.items() for sign in signs}
+_OTHER, _OTHER_CAPITAL = 0.64, 0.7
 
 _SIZE = 12.0
 
-# Lines between dots and names are covered by boxes of this size at this distance, in pixels.
-_LINE_REACH, _LINE_STEP = 1.5, 4.0
+# Heights above and below the baseline, as a share of the size.
+_ASCENT, _DESCENT = 0.76, 0.2
+
+# The radius of dots, and distances of labels from them, in pixels.
+RADIUS = 5.0
+_GAPS = (2.0, 6.0, 11.0)
+
+# Directions to the right and downwards, those that are read best first; also between the eight.
+_SIDES = ((1, 0), (-1, 0), (0, -1), (0, 1), (1, -1), (1, 1), (-1, -1), (-1, 1))
+_BETWEEN = ((0.5, -1), (0.5, 1), (-0.5, -1), (-0.5, 1), (1, -0.5), (1, 0.5), (-1, -0.5), (-1, 0.5))
+
+# By how many excluded positions the last position of a label is worse than its first.
+_WORST = 10.0
+
+# How often labels are placed, with some noise from the second time on, if not all have a place.
+_ATTEMPTS = 8
+
+# Another dot is at least so much farther from a label than its own one: a factor, and pixels.
+_FARTHER, _MORE = 1.25, 2.0
 
 
 class Box(NamedTuple):
@@ -34,89 +68,128 @@ class Box(NamedTuple):
     right: float
     bottom: float
 
-    def nearest(self, place: XY) -> XY:
-        """Return the point of the box nearest to another point."""
-        x = min(max(place[0], self.left), self.right)
-        return x, min(max(place[1], self.top), self.bottom)
-
     @classmethod
     def around(cls, place: XY, reach: float) -> "Box":
         """Return a square around a point."""
         return cls(place[0] - reach, place[1] - reach, place[0] + reach, place[1] + reach)
 
-    def meets(self, other: "Box") -> bool:
-        """Return True if both have a point in common."""
-        apart_x = self.right < other.left or other.right < self.left
-        return not (apart_x or self.bottom < other.top or other.bottom < self.top)
+    def distance(self, place: XY) -> float:
+        """Return the distance of a point; 0 if it is inside."""
+        across = max(self.left - place[0], 0.0, place[0] - self.right)
+        return math.hypot(across, max(self.top - place[1], 0.0, place[1] - self.bottom))
+
+
+@dataclass(frozen=True)
+class Label:
+    """A text of a style that belongs to some dots, given by their places in the list of all."""
+
+    text: str
+    dots: tuple[int, ...]
+    style: str
+    size: float
+
+    def positions(self, dots: Sequence[XY]) -> Iterator[Box]:
+        """Yield the boxes beside each of its dots, best first."""
+        width, height = text_width(self.text, self.size), (_ASCENT + _DESCENT) * self.size
+        for gap in _GAPS:
+            for across, down in (*_SIDES, *_BETWEEN):
+                reach = (RADIUS + gap) * (0.7 if abs(across * down) == 1 else 1.0)
+                for x, y in (dots[dot] for dot in self.dots):
+                    left = x + across * reach - (1 - across) / 2 * width
+                    top = y + down * reach - (1 - down) / 2 * height
+                    yield Box(left, top, left + width, top + height)
 
 
 def text_width(text: str, size: float = _SIZE) -> float:
     """Return the width in pixels that a label of a size needs at most in common fonts."""
-    return size * sum(_WIDTHS.get(sign, _OTHER) for sign in text)
+    return size * sum(
+        _WIDTHS.get(sign, _OTHER_CAPITAL if sign.isupper() else _OTHER) for sign in text
+    )
 
 
-def free_box(
-    place: XY, name: str, taken: Sequence[Box], x: Scale, y: Scale, farthest: int = 42
-) -> Box:
-    """Return the nearest box for the name of a dot that covers nothing, else the first one."""
-    return next(free_boxes(place, name, as_table(taken), x, y, farthest))
+def baseline(box: Box, size: float) -> float:
+    """Return the height of the baseline of a label in its box."""
+    return box.top + _ASCENT * size
 
 
-def free_boxes(
-    place: XY, name: str, taken: Table, x: Scale, y: Scale, farthest: int, size: float = _SIZE
-) -> Iterator[Box]:
-    """Yield the boxes for the name of a dot that cover nothing, nearest first; else any one."""
-    width = text_width(name, size)
-    candidates = []
-    for distance in range(0, farthest + 1, 14):
-        aside = [9 + share * distance for share in (0, 0.5, 1, 1.5, 2)] if distance > 14 else [9]
-        lefts = [left for a in aside for left in (place[0] + a, place[0] - a - width)]
-        for left in (*lefts, place[0] - width / 2):
-            for top in (place[1] - _HEIGHT / 2 - distance, place[1] - _HEIGHT / 2 + distance):
-                candidates.append(Box(left, top, left + width, top + _HEIGHT))
-    inside = [
-        box
-        for box in candidates
-        if box.left > x.start and box.right < x.end and box.top > y.end and box.bottom < y.start
-    ]
-    is_any_free = False
-    for box in inside:
-        if is_free(box, taken):
-            is_any_free = True
-            yield box
-    if not is_any_free:
-        yield from (inside or candidates)[:1]
+def placed(
+    labels: Sequence[Label], dots: Sequence[XY], taken: Sequence[Box], inside: Box
+) -> list[Box | None]:
+    """Return the box of each label; None: each of its positions covers or excludes another.
+
+    Args:
+        dots: all dots of the plot, also those of the labels.
+        taken: what else cannot be covered.
+        inside: the frame of the plot.
+    """
+    if not labels:
+        return []
+    boxes = [list(label.positions(dots)) for label in labels]
+    owner = np.repeat(np.arange(len(labels)), list(map(len, boxes)))
+    table = _table([box for those in boxes for box in those])
+    worse = np.concatenate([np.linspace(0, _WORST, len(those)) for those in boxes])
+    is_own = np.array([[dot in label.dots for dot in range(len(dots))] for label in labels])
+    covered = _table([*taken, *(Box.around(dot, RADIUS) for dot in dots)])
+    is_free = ~_meetings(table, covered).any(axis=1)
+    is_free &= _is_inside(table, inside) & _is_clear(table, np.array(dots), is_own[owner])
+    table, owner, worse = table[is_free], owner[is_free], worse[is_free]
+    excluded = _meetings(table, table) | (owner[:, None] == owner)
+    rng = np.random.default_rng(0)
+    best: list[int] = []
+    for attempt in range(_ATTEMPTS):
+        chosen = list(_least_excluding(excluded, worse + attempt * rng.random(len(table))))
+        best = max(best, chosen, key=len)
+        if len(best) == len(labels):
+            break
+    found: list[Box | None] = [None] * len(labels)
+    for place in best:
+        found[owner[place]] = Box(*table[place].tolist())
+    return found
 
 
-def is_free(box: Box, taken: Table) -> bool:
-    """Return True if a box meets none of others."""
-    lefts, tops, rights, bottoms = taken.T
-    is_beside = (box.right < lefts) | (rights < box.left)
-    return bool((is_beside | (box.bottom < tops) | (bottoms < box.top)).all())
+def _is_inside(table: _Table, frame: Box) -> _Flags:
+    left, top, right, bottom = table.T
+    is_inside: _Flags = (top > frame.top) & (left > frame.left) & (right < frame.right)
+    is_inside &= bottom < frame.bottom
+    return is_inside
 
 
-def lead(place: XY, box: Box, lead_from: float) -> Table:
-    """Return boxes along the line from a dot to its label, outside of both; none if it is near."""
-    end = box.nearest(place)
-    length = math.dist(place, end)
-    if length <= lead_from:
-        return as_table([])
-    shares = np.arange(2, int(length / _LINE_STEP) + 1)[:, None] * _LINE_STEP / length
-    points = np.array(place) + shares * (np.array(end) - place)
-    return np.concatenate([points - _LINE_REACH, points + _LINE_REACH], axis=1)
+def _is_clear(table: _Table, dots: _Table, is_own: _Flags) -> _Flags:
+    """Return which boxes are clearly nearer to one of their own dots than to any other."""
+    left, top, right, bottom = table.T[:, :, None]
+    x, y = dots.T
+    across = np.maximum(0, np.maximum(left - x, x - right))
+    apart = np.hypot(across, np.maximum(0, np.maximum(top - y, y - bottom)))
+    own = np.where(is_own, apart, np.inf).min(axis=1)
+    other = np.where(is_own, np.inf, apart).min(axis=1)
+    is_clear: _Flags = other >= _FARTHER * own + _MORE
+    return is_clear
 
 
-def as_table(boxes: Sequence[Box]) -> Table:
+def _table(boxes: Sequence[Box]) -> _Table:
     """Return boxes as rows of left, top, right and bottom."""
     return np.array(boxes, np.float64).reshape(-1, 4)
 
 
-def crossings(line: Table, others: Table) -> int:
-    """Count the boxes that a line meets."""
-    left, top, right, bottom = line.T[:, :, None]
+def _meetings(some: _Table, others: _Table) -> _Flags:
+    """Return which of some boxes meet which of others, [box][other]."""
+    left, top, right, bottom = some.T[:, :, None]
     lefts, tops, rights, bottoms = others.T
-    is_apart = (right < lefts) | (rights < left) | (bottom < tops) | (bottoms < top)
-    return int((~is_apart).any(axis=0).sum())
+    met: _Flags = (right >= lefts) & (rights >= left)
+    met &= (bottom >= tops) & (bottoms >= top)
+    return met
+
+
+def _least_excluding(excluded: _Flags, worse: _Numbers) -> Iterator[int]:
+    """Yield positions of which none excludes another, first those that exclude the fewest."""
+    is_open = np.ones(len(excluded), np.bool_)
+    counts = excluded.sum(axis=1) + worse
+    while is_open.any():
+        best = int(np.where(is_open, counts, np.inf).argmin())
+        yield best
+        closed = is_open & excluded[best]
+        counts -= excluded[:, closed].sum(axis=1)
+        is_open &= ~closed
 
 
 def boxes_of(line: Sequence[XY]) -> list[Box]:

@@ -16,10 +16,12 @@ class Polyline:
 
 @dataclass(frozen=True)
 class Polygon:
-    """A filled area."""
+    """A filled area; see `Disc` for the others."""
 
     points: Sequence[XY]
     style: str
+    tip: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,12 @@ class Caption:
     turn: int = 0
 
 
+# The corners of dots that are not round, as multiples of their radius.
+_CORNERS = {
+    "square": ((-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)),
+    "diamond": ((0.0, -1.2), (1.2, 0.0), (0.0, 1.2), (-1.2, 0.0)),
+}
+
 Shape = Polyline | Polygon | Rectangle | Disc | Caption
 
 
@@ -83,8 +91,19 @@ class Picture:
         self.shapes.append(Rectangle(at, width, height, style, tip))
 
     def circle(self, centre: XY, radius: float, style: str, tip: str = "", name: str = "") -> None:
-        """Add a dot."""
+        """Add a round dot."""
         self.shapes.append(Disc(centre, radius, style, tip, name))
+
+    def dot(
+        self, shape: str, centre: XY, radius: float, style: str, tip: str = "", name: str = ""
+    ) -> None:
+        """Add a dot that is round (`disc`), a `square` or a `diamond`."""
+        if shape not in _CORNERS:
+            self.circle(centre, radius, style, tip, name)
+            return
+        x, y = centre
+        points = [(x + radius * across, y + radius * down) for across, down in _CORNERS[shape]]
+        self.shapes.append(Polygon(points, style, tip, name))
 
     def text(self, at: XY, text: str, style: str, anchor: str = "start", turn: int = 0) -> None:
         """Add a line of text."""

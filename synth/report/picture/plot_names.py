@@ -1,159 +1,144 @@
-"""Placement of names in a plot of time and memory, with numbers where there is no room for them."""
+"""Names of the dots in a plot: in words, or as numbers that a list below the plot explains."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import NamedTuple
 
-import numpy as np
+from synth.report.picture.labels import RADIUS, Box, Label, baseline, placed
+from synth.report.picture.picture import XY, Picture
+from synth.report.text.tables import places
 
-from synth.report.picture.frame import Frame
-from synth.report.picture.labels import Box, Table, as_table, crossings, free_boxes, is_free, lead
-from synth.report.picture.picture import XY
-from synth.report.text.pareto import EQUALS, Mark, Pareto
-from synth.units import format_us
+# Sizes of words, which may be bold and thus wider, and of numbers; the style of numbers.
+_WORDS, _NUMBER_SIZE = 13.2, 10.0
+_NUMBER = "number"
 
-# Distances of names and of numbers from their dots in pixels, and that from which lines join them.
-_FARTHEST, _FARTHEST_NUMBER, LEAD_FROM = 84, 196, 14
+# The most dots whose words are in one label, and their largest distance in pixels.
+_MOST_WORDS, _TOUCHING = 2, 3 * RADIUS
 
-# Sizes of names and numbers for their widths; names on the front are bold.
-_PLAIN, _BOLD, NUMBER_SIZE = 12.0, 13.5, 10.0
-
-# As wide as the numbers that stand for names.
-_WIDEST = "00"
-
-# How often names are placed anew if a crowd has no place for all.
-_ATTEMPTS = 6
+# The places of the spots of a label, and a label with the box that it covers.
+_Group = tuple[int, ...]
+_Placed = tuple[Label, Box]
 
 
-@dataclass(frozen=True)
-class Label:
-    """A dot with its name, or a number instead.
+class Spot(NamedTuple):
+    """A dot in pixels, its name with the style of its words, and if these go before the others'."""
 
-    Attributes:
-        mark: the schedules of the dot.
-        dot: its place in pixels.
-        text: the name, or the number that stands for it.
-        box: what the text covers.
-    """
-
-    mark: Mark
-    dot: XY
-    style: str
+    at: XY
     name: str
-    text: str
-    box: Box
+    style: str
+    is_main: bool = False
+
+
+class PlacedNames(NamedTuple):
+    """The labels of all spots, and the numbers of those that are not named in words."""
+
+    labels: list[_Placed]
+    numbers: dict[int, int]
 
     @property
-    def is_number(self) -> bool:
-        """True if the name is listed below the plot."""
-        return self.text != self.name
+    def in_words(self) -> "PlacedNames":
+        """Those without numbers."""
+        words = [placed for placed in self.labels if placed[0].style != _NUMBER]
+        return PlacedNames(words, {})
+
+    @property
+    def most_dots(self) -> int:
+        """The largest number of dots with one label."""
+        return max((len(label.dots) for label, _ in self.labels), default=0)
+
+    def draw(self, picture: Picture, spots: Sequence[Spot]) -> None:
+        """Write each label, towards its dot."""
+        for label, box in self.labels:
+            x = min((spots[place].at for place in label.dots), key=box.distance)[0]
+            at, anchor = (box.left + box.right) / 2, "middle"
+            if box.right <= x:
+                at, anchor = box.right, "end"
+            elif box.left >= x:
+                at, anchor = box.left, "start"
+            picture.text((at, baseline(box, label.size)), label.text, label.style, anchor)
 
 
-def placed_labels(pareto: Pareto, frame: Frame, lines: list[Box]) -> list[Label]:
-    """Place names where they cover nothing, those on the front first.
+def placed_names(spots: Sequence[Spot], taken: Sequence[Box], inside: Box) -> PlacedNames:
+    """Name all dots in words if there is room, else the main ones, and number the others in order.
 
-    Dots for which nothing is free in the end get their numbers first in a further attempt.
+    Where a text has no room beside its dot, it is in one label with those of the nearest dots: the
+    words of two dots that touch each other, from the left, or any numbers.
+
+    Args:
+        taken: what cannot be covered; the dots need not be among it.
+        inside: the frame of the plot.
     """
-    front = pareto.front
-    marks = sorted(_together(pareto), key=lambda mark: not _is_among(mark, front))
-    crowded: list[Mark] = []
-    best: tuple[int, list[Label]] | None = None
-    for _ in range(_ATTEMPTS):
-        names = _Placement(pareto, frame, lines)
-        labels = [names.label(mark, as_number=True) for mark in crowded]
-        labels += [names.label(mark) for mark in marks if mark not in crowded]
-        if best is None or len(names.crowded) < best[0]:
-            best = len(names.crowded), labels
-        if not names.crowded:
-            break
-        crowded = [*names.crowded, *(mark for mark in crowded if mark not in names.crowded)]
-    assert best is not None
-    return _renumbered(best[1])
+    plot = _Plot(spots, taken, inside)
+    everyone = [(place,) for place in range(len(spots))]
+    labels = plot.joined(everyone, plot.words_of, _MOST_WORDS, _TOUCHING)
+    if labels is not None:
+        return PlacedNames(labels, {})
+    words, _ = plot.placed([group for group in everyone if plot.is_main(group)], plot.words_of)
+    named = {place for label, _ in words for place in label.dots}
+    rest = [group for group in everyone if group[0] not in named]
+    numbers = {place: number for number, (place,) in enumerate(rest, 1)}
+
+    def numbers_of(group: _Group) -> Label:
+        text = places(sorted(numbers[place] for place in group))
+        return Label(text, group, _NUMBER, _NUMBER_SIZE)
+
+    plot = plot._replace(taken=[*taken, *(box for _, box in words)])
+    labels = plot.joined(rest, numbers_of, len(rest), math.inf)
+    return PlacedNames([*words, *(labels or [])], numbers)
 
 
-def _renumbered(labels: list[Label]) -> list[Label]:
-    """Number labels in the order of their times."""
-    fastest_first = sorted(labels, key=lambda label: label.mark.value_us)
-    numbered = [label for label in fastest_first if label.is_number]
-    texts = {label.text: str(n) for n, label in enumerate(numbered, 1)}
-    return [
-        replace(label, text=texts[label.text]) if label.is_number else label
-        for label in fastest_first
-    ]
+class _Plot(NamedTuple):
+    """What labels are placed in."""
 
+    spots: Sequence[Spot]
+    taken: Sequence[Box]
+    inside: Box
 
-class _Placement:
-    """Places labels without overlap, to which lines cross neither labels nor each other."""
+    def is_main(self, group: _Group) -> bool:
+        return any(self.spots[place].is_main for place in group)
 
-    def __init__(self, pareto: Pareto, frame: Frame, lines: list[Box]) -> None:
-        """Begin with the lines of the plot, which may be crossed, and all dots."""
-        self._pareto, self._frame, self._lines = pareto, frame, lines
-        self._dots = [Box.around(self._dot(mark), 5) for mark in _together(pareto)]
-        self._names: list[Box] = []
-        self._leads = as_table([])
-        self._count = 0
-        self.crowded: list[Mark] = []
+    def words_of(self, group: _Group) -> Label:
+        """Return the names of dots from the left, in the style of the main one."""
+        from_left = sorted((self.spots[place] for place in group), key=lambda spot: spot.at)
+        main = max(from_left, key=lambda spot: spot.is_main)
+        return Label(", ".join(spot.name for spot in from_left), group, main.style, _WORDS)
 
-    def label(self, mark: Mark, *, as_number: bool = False) -> Label:
-        """Place the name of a schedule, or else a number; `crowded` has those without a place."""
-        pareto, dot = self._pareto, self._dot(mark)
-        name = mark.name + (f" ↑ {format_us(mark.value_us)}" if pareto.is_beyond(mark) else "")
-        is_best = _is_among(mark, pareto.front)
-        rest = "squeezed" if mark.is_squeezed else "other"
-        style = "solved" if mark.is_solved else "best" if is_best else rest
-        size = _PLAIN if style == rest else _BOLD
-        text, box = name, None if as_number else self._free(dot, name, size)
-        if box is None:
-            self._count += 1
-            text = str(self._count)
-            box = self._free(dot, _WIDEST, NUMBER_SIZE, _FARTHEST_NUMBER)
-        if box is None:
-            self.crowded.append(mark)
-            box = self._least_harmful(dot)
-        self._names.append(box)
-        self._leads = np.concatenate([self._leads, lead(dot, box, LEAD_FROM)])
-        return Label(mark, dot, style, name, text, box)
+    def placed(
+        self, groups: Sequence[_Group], label_of: Callable[[_Group], Label]
+    ) -> tuple[list[_Placed], list[_Group]]:
+        """Return the labels of groups of dots, and the groups whose labels have no room."""
+        labels = list(map(label_of, groups))
+        boxes = placed(labels, [spot.at for spot in self.spots], self.taken, self.inside)
+        found = [(label, box) for label, box in zip(labels, boxes, strict=True) if box is not None]
+        return found, [group for group, box in zip(groups, boxes, strict=True) if box is None]
 
-    def _dot(self, mark: Mark) -> XY:
-        at_us = self._pareto.shown_us(mark)
-        return self._frame.x.at(mark.peak_bytes), self._frame.y.at(at_us)
+    def joined(
+        self,
+        groups: Sequence[_Group],
+        label_of: Callable[[_Group], Label],
+        most: int,
+        farthest: float,
+    ) -> list[_Placed] | None:
+        """Return labels of all dots, joined where need be; None: that is not possible.
 
-    def _free(self, dot: XY, text: str, size: float, farthest: int = _FARTHEST) -> Box | None:
-        """Return the nearest place that is free; None: there is none."""
-        others = [box for box in self._dots if box != Box.around(dot, 5)]
-        taken = np.concatenate([as_table([*self._lines, *self._dots, *self._names]), self._leads])
-        solid = np.concatenate([as_table([*others, *self._names]), self._leads])
-        for box in self._boxes(dot, text, taken, size, farthest):
-            if is_free(box, taken) and not crossings(lead(dot, box, LEAD_FROM), solid):
-                return box
-        return None
+        Args:
+            most: the largest number of dots with one label.
+            farthest: the largest distance of dots whose labels are joined.
+        """
+        while True:
+            found, crowded = self.placed(groups, label_of)
+            if not crowded:
+                return found
+            pairs = []
+            for group in crowded:
+                others = [(group, b) for b in groups if b != group and len(group + b) <= most]
+                nearest = min(others, key=self._distance, default=None)
+                if nearest is None or self._distance(nearest) > farthest:
+                    return None
+                pairs.append(nearest)
+            pair = min(pairs, key=self._distance)
+            groups = [pair[0] + pair[1], *(group for group in groups if group not in pair)]
 
-    def _least_harmful(self, dot: XY) -> Box:
-        """Return a place whose line crosses dots, and as few names and other lines as possible."""
-        taken = np.concatenate([as_table([*self._dots, *self._names]), self._leads])
-        solid = np.concatenate([as_table(self._names), self._leads])
-        boxes = self._boxes(dot, _WIDEST, taken, NUMBER_SIZE, _FARTHEST_NUMBER)
-        return min(boxes, key=lambda box: crossings(lead(dot, box, LEAD_FROM), solid))
-
-    def _boxes(self, dot: XY, text: str, taken: Table, size: float, farthest: int) -> Iterator[Box]:
-        return free_boxes(dot, text, taken, self._frame.x, self._frame.y, farthest, size)
-
-
-def _is_among(mark: Mark, front: list[Mark]) -> bool:
-    """Return True if a schedule of the Pareto front is at the same place."""
-    return any((m.value_us, m.peak_bytes) == (mark.value_us, mark.peak_bytes) for m in front)
-
-
-def _together(pareto: Pareto) -> list[Mark]:
-    """Merge schedules at the same place into one with all their names."""
-    groups: dict[tuple[int, int], list[Mark]] = {}
-    for mark in pareto.marks:
-        groups.setdefault((mark.value_us, mark.peak_bytes), []).append(mark)
-    return [
-        Mark(
-            EQUALS.join(mark.name for mark in group),
-            *place,
-            any(mark.is_solved for mark in group),
-            is_squeezed=all(mark.is_squeezed for mark in group),
-        )
-        for place, group in groups.items()
-    ]
+    def _distance(self, pair: tuple[_Group, _Group]) -> float:
+        return min(math.dist(self.spots[a].at, self.spots[b].at) for a, b in product(*pair))

@@ -7,6 +7,13 @@ from dataclasses import dataclass
 _LOG_FROM = 4.0
 
 
+def widened(low: float, high: float, below: float, above: float) -> tuple[float, float]:
+    """Return the ends of an axis with margins, which are given as shares of its length."""
+    if low > 0 and high / low >= _LOG_FROM:
+        return low * (low / high) ** below, high * (high / low) ** above
+    return low - below * (high - low), high + above * (high - low)
+
+
 @dataclass(frozen=True)
 class Scale:
     """Maps `low` … `high` to `start` … `end`, linearly or, with `log`, by equal factors."""
@@ -31,15 +38,29 @@ class Scale:
             share = (value - self.low) / (self.high - self.low)
         return self.start + share * (self.end - self.start)
 
+    def value(self, place: float) -> float:
+        """Return the value at a position."""
+        share = (place - self.start) / (self.end - self.start)
+        if self.log:
+            return self.low * math.exp(share * math.log(self.high / self.low))
+        return self.low + share * (self.high - self.low)
+
     def ticks(self, most: int) -> list[float]:
         """Return round values between the ends, up to a number."""
         if not self.log:
             return _linear_ticks(self.low, self.high, most)
         decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
-        factors = next(f for f in _FACTORS if len(decades) * len(f) <= 1.5 * most or len(f) == 1)
-        values = [factor * 10.0**decade for decade in decades for factor in factors]
-        return [value for value in values if self.low <= value <= self.high]
+        values: list[float] = []
+        for factors in _FACTORS:
+            every = (factor * 10.0**decade for decade in decades for factor in factors)
+            values = [value for value in every if self.low <= value <= self.high]
+            if len(values) <= _LOG_SHARE * most:
+                break
+        return values
 
+
+# Labels of logarithmic axes are as wide as those of linear ones, but in part closer together.
+_LOG_SHARE = 2 / 3
 
 _FACTORS = ((1, 1.5, 2, 3, 5, 7), (1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,))
 

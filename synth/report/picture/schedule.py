@@ -8,6 +8,7 @@ from synth.report.chart.chart import Chart
 from synth.report.chart.excerpt import Excerpt
 from synth.report.picture.drawn_chart import NUMBER_SIZE, DrawnChart
 from synth.report.picture.labels import text_width
+from synth.report.picture.legend import LEGEND_LINE, Legend, LegendEntry
 from synth.report.picture.picture import Picture
 from synth.report.picture.scale import Scale
 from synth.report.picture.schedule_row import RowSizes, ScheduleRow
@@ -16,7 +17,7 @@ from synth.report.text.drawing import LOOKS
 
 # Sizes in pixels: the picture's width and margins, lines of text, and the space between rows.
 WIDTH, LEFT, RIGHT = 1200, 118, 20
-_TITLE, _LEGEND, _BOTTOM = 26.0, 48.0, 46.0
+_TITLE, _LEGEND, _TOP, _BOTTOM = 26.0, 45.0, 48.0, 46.0
 _LINE, _BLOCK_GAP = 16.0, 14.0
 
 # The height in pixels up to which rows are as high as they are meant to be.
@@ -73,14 +74,15 @@ def schedule_picture(
     x = Scale(*part.ends_us(max(chart.timed.last_us for chart in charts)), LEFT, WIDTH - RIGHT)
     blocks = list(_blocks(charts, part, x, by_rank=by_rank, memory=memory))
     drawn = [one for block in blocks for one in block.drawn]
-    sizes = _fitting(blocks, _LEGEND + 2 * _LINE)
-    legend = _Legend.of(drawn, has_numbers=sizes.has_numbers)
-    top = _LEGEND + _LINE * len(legend.lines)
+    sizes = _fitting(blocks, _TOP + 2 * LEGEND_LINE)
+    entries = list(_entries(drawn, has_numbers=sizes.has_numbers))
+    legend = Legend.of(entries, LEFT, _LEGEND, WIDTH - LEFT - RIGHT)
+    top = _TOP + legend.height + LEGEND_LINE
     height = round(top + sum(block.height(sizes) for block in blocks) + _BOTTOM)
     styles = {name: style for one in drawn for name, style in one.styles().items()}
     picture = Picture(WIDTH, height, _STYLES | styles, title)
     picture.text((LEFT, _TITLE), title, "title")
-    legend.draw(picture, _LEGEND)
+    legend.draw(picture)
     for block in blocks:
         block.draw(picture, x, top, sizes)
         top += block.height(sizes)
@@ -179,71 +181,29 @@ def _name_width(chart: Chart) -> float:
     return text_width(chart.title, _NAME) + 20
 
 
-@dataclass(frozen=True)
-class _Legend:
-    """The entries (styles of samples, text) of each line."""
-
-    lines: tuple[tuple[tuple[tuple[str, ...], str], ...], ...]
-
-    @classmethod
-    def of(cls, drawn: Sequence[DrawnChart], *, has_numbers: bool) -> "_Legend":
-        """Return the legend of everything that the charts show; ops may have numbers in them."""
-        rooms = WIDTH - LEFT - RIGHT
-        lines: list[list[tuple[tuple[str, ...], str]]] = [[]]
-        used = 0.0
-        for entry in _entries(drawn, has_numbers=has_numbers):
-            width = _entry_width(*entry)
-            if lines[-1] and used + width > rooms:
-                lines.append([])
-                used = 0.0
-            lines[-1].append(entry)
-            used += width
-        return cls(tuple(map(tuple, lines)))
-
-    def draw(self, picture: Picture, top: float) -> None:
-        """Draw the lines from a height on."""
-        for line in self.lines:
-            left = float(LEFT)
-            for styles, text in line:
-                for place, style in enumerate(styles):
-                    at = (left + 12 * place, top - 8)
-                    if style == "limit":
-                        picture.line([(at[0], top - 3), (at[0] + 12, top - 3)], style)
-                    else:
-                        picture.rectangle(at, 12, 10, style)
-                picture.text((left + 12 * len(styles) + 6, top + 1), text, "label")
-                left += _entry_width(styles, text)
-            top += _LINE
-
-
-def _entries(
-    drawn: Sequence[DrawnChart], *, has_numbers: bool
-) -> Iterator[tuple[tuple[str, ...], str]]:
+def _entries(drawn: Sequence[DrawnChart], *, has_numbers: bool) -> Iterator[LegendEntry]:
     """Yield the kinds of op, the shades of stages, idle time, moves and memory, where they are."""
     shades = max(1 if one.is_dense else one.num_shades for one in drawn)
     for kind in (kind for kind in OpKind if any(kind in one.kinds for one in drawn)):
         meaning = LOOKS[kind].meaning.removeprefix(f"{kind}, ")
         places = 1 if kind == OpKind.STEP else shades
-        yield tuple(f"{kind}-{place}" for place in range(places)), f"{kind} {meaning}"
+        styles = tuple(f"{kind}-{place}" for place in range(places))
+        yield LegendEntry(styles, "box", f"{kind} {meaning}")
     if has_numbers and any(one.numbered and not one.is_dense for one in drawn):
-        yield (), "(numbers: micro-batches)"
+        yield LegendEntry((), "", "(numbers: micro-batches)")
     if shades > 1:
-        yield (), "(lighter: further stages of a rank)"
+        yield LegendEntry((), "", "(lighter: further stages of a rank)")
     if any(one.is_dense for one in drawn):
-        yield (), "(heights: shares of time)"
-    yield ("idle",), "idle"
+        yield LegendEntry((), "", "(heights: shares of time)")
+    yield LegendEntry(("idle",), "box", "idle", begins_part=True)
     for kind, meaning in _MOVES.items():
         if any(str(kind) in one.styles() for one in drawn):
-            yield (str(kind),), meaning
+            yield LegendEntry((str(kind),), "box", meaning)
     if drawn[-1].has_memory:
-        yield ("static",), "static memory"
-        yield ("alive",), "activations"
+        yield LegendEntry(("static",), "box", "static memory")
+        yield LegendEntry(("alive",), "box", "activations")
         if any(one.chart.caps_bytes is not None for one in drawn):
-            yield ("limit",), "memory limit"
-
-
-def _entry_width(styles: Sequence[str], text: str) -> float:
-    return 12 * len(styles) + 6 + text_width(text) + 10
+            yield LegendEntry(("limit",), "line", "memory limit")
 
 
 def _draw_axis(picture: Picture, x: Scale, top: float) -> None:

@@ -32,17 +32,20 @@ def _element(shape: Shape) -> str:
     match shape:
         case Polyline(points, style):
             return f'<polyline class="{style}" points="{_listed(points)}"/>'
-        case Polygon(points, style):
-            return f'<polygon class="{style}" points="{_listed(points)}"/>'
+        case Polygon(points, style, tip, name):
+            return _titled(f'polygon class="{style}" points="{_listed(points)}"{_named(name)}', tip)
         case Rectangle((x, y), width, height, style, tip):
             size = f'width="{_number(width)}" height="{_number(height)}"'
             return _titled(f'rect class="{style}" x="{_number(x)}" y="{_number(y)}" {size}', tip)
         case Disc((x, y), radius, style, tip, name):
-            named = f' data-name="{escape(name)}"' if name else ""
             place = f'cx="{_number(x)}" cy="{_number(y)}" r="{_number(radius)}"'
-            return _titled(f'circle class="{style}" {place}{named}', tip)
+            return _titled(f'circle class="{style}" {place}{_named(name)}', tip)
         case Caption():
             return _text(shape)
+
+
+def _named(name: str) -> str:
+    return f' data-name="{escape(name)}"' if name else ""
 
 
 def _titled(element: str, tip: str) -> str:

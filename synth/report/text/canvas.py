@@ -1,11 +1,15 @@
 """Time-memory plot for the terminal: cells of text in a frame with ticks."""
 
 from collections.abc import Iterable
+from string import ascii_lowercase, ascii_uppercase, digits
 
 from synth.report.picture.scale import Scale
 from synth.report.text.tables import size_unit, time_unit
 
 _MARGIN = 10
+
+# Columns for each tick of the memory axis, linear and logarithmic.
+_TICK, _LOG_TICK = 12, 8
 
 
 class Canvas:
@@ -15,20 +19,25 @@ class Canvas:
         self, ends_bytes: tuple[float, float], ends_us: tuple[float, float], width: int, height: int
     ) -> None:
         columns = max(20, width - _MARGIN - 1)
-        self.x = Scale(*ends_bytes, 0, columns - 1)
+        self.x = Scale.fitting(*ends_bytes, 0, columns - 1)
         self.y = Scale.fitting(*ends_us, height - 1, 0)
         self.cells = [[" "] * columns for _ in range(height)]
 
+    def cell(self, num_bytes: float, time_us: float) -> tuple[int, int]:
+        """Return row and column of a schedule."""
+        return round(self.y.at(time_us)), round(self.x.at(num_bytes))
+
     def mark(self, num_bytes: float, time_us: float, sign: str) -> None:
         """Put a sign at the position of a schedule."""
-        self.cells[round(self.y.at(time_us))][round(self.x.at(num_bytes))] = sign
+        row, column = self.cell(num_bytes, time_us)
+        for place, part in enumerate(sign, min(column, len(self.cells[0]) - len(sign))):
+            self.cells[row][place] = part
 
     def bytes_of(self, column: int) -> float:
-        """Return the size at the middle of a column."""
-        share = (column + 0.5) / len(self.cells[0])
-        return self.x.low + share * (self.x.high - self.x.low)
+        """Return the largest size of a column."""
+        return self.x.value(column + 0.5)
 
-    def draw_line(self, times_us: Iterable[float | None], sign: str = "─") -> None:
+    def draw_line(self, times_us: Iterable[float | None]) -> None:
         """Draw a falling line, column by column, with its risers; None: nothing in this column."""
         before: int | None = None
         for column, time_us in enumerate(times_us):
@@ -36,7 +45,7 @@ class Canvas:
                 row = round(self.y.at(time_us))
                 for passed in range(before + 1, row) if before is not None else ():
                     self.cells[passed][column] = "│"
-                self.cells[row][column] = sign
+                self.cells[row][column] = "─"
                 before = row
 
     def lines(self, legend: list[str]) -> list[str]:
@@ -55,9 +64,9 @@ class Canvas:
         factor, unit = size_unit(x.high)
         ruler, labels = ["─"] * columns, [" "] * (columns + _MARGIN)
         free = 0
-        for tick in Scale(x.low / factor, x.high / factor, x.start, x.end).ticks(columns // 12):
-            column = round(x.at(tick * factor))
-            text = f"{tick:g} {unit}"
+        for tick in x.ticks(columns // (_LOG_TICK if x.log else _TICK)):
+            column = round(x.at(tick))
+            text = f"{tick / factor:g} {unit}"
             if column >= free:
                 ruler[column] = "┬"
                 labels[column : column + len(text)] = text
@@ -65,7 +74,11 @@ class Canvas:
         return f"{'':>{_MARGIN}}└{''.join(ruler)}", f"{'':>{_MARGIN + 1}}{''.join(labels).rstrip()}"
 
 
+# The signs of schedules, in the order of a table: 86 of one column each.
+_SIGNS = ascii_lowercase + ascii_uppercase + digits + "αβγδεζηθικλμνξοπρστυφχψω"
+
+
 def letter(number: int) -> str:
-    """Return the letter of a number: a … z, then A … Z, then from the start."""
-    alphabet = "abcdefghijklmnopqrstuvwxyz"
-    return (alphabet + alphabet.upper())[number % 52]
+    """Return the sign of a number: a … z, A … Z, 0 … 9, α … ω, then two: aa, ab, …"""
+    before, last = divmod(number, len(_SIGNS))
+    return (letter(before - 1) if before else "") + _SIGNS[last]

@@ -7,6 +7,7 @@ from its peak on, a bound up to the limit under which it was proven.
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from synth.report.picture.scale import widened
 from synth.report.text.canvas import Canvas, letter
 from synth.report.text.pareto import EQUALS
 
@@ -73,14 +74,14 @@ class Curve:
         return [Dot(EQUALS.join(listed), *place) for place, listed in names.items()]
 
     @property
-    def ends_bytes(self) -> tuple[int, int]:
+    def ends_bytes(self) -> tuple[float, float]:
         """Range of memory of the plot, with a margin that keeps ticks distinct."""
         sizes = [point.cap_bytes for point in self.points]
         sizes += [point.peak_bytes for point in self.points]
         sizes += [dot.peak_bytes for dot in self.families]
         low, high = min(self.never_below_bytes, *sizes), max(sizes)
-        air = max((high - low) // 20, high // _LEAST_AIR, 1)
-        return max(0, low - air), high + air
+        least = high / _LEAST_AIR
+        return widened(low - least, high + least, 1 / 20, 1 / 20)
 
     @property
     def ends_us(self) -> tuple[float, float]:
@@ -88,7 +89,7 @@ class Curve:
         times = [point.value_us for point in self.points]
         times += [point.lower_bound_us for point in self.points if point.lower_bound_us]
         times += [dot.value_us for dot in self.families]
-        return 0.97 * min(times), 1.03 * max(times)
+        return widened(min(times), max(times), 1 / 16, 1 / 16)
 
     def found_at(self, num_bytes: float) -> int | None:
         """Return the best time in a given memory; None if there is none."""

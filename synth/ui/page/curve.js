@@ -2,6 +2,7 @@
 
 import { drawn } from "./elements.js";
 
+const POINT = 10; // width of a plan's square
 const [WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT] = [720, 210, 64, 34, 10, 20];
 
 export class CurvePlot {
@@ -32,11 +33,12 @@ export class CurvePlot {
   }
 
   point(point, x, y, open) {
-    const mark = drawn("circle", {
+    const mark = drawn("rect", {
       class: `point${point.plan === open ? " open" : ""}`,
-      cx: x(point.peak_bytes),
-      cy: y(point.value_us),
-      r: 6,
+      x: x(point.peak_bytes) - POINT / 2,
+      y: y(point.value_us) - POINT / 2,
+      width: POINT,
+      height: POINT,
       tabindex: 0,
       role: "button",
       "data-plan": point.plan,
@@ -53,9 +55,17 @@ export class CurvePlot {
   }
 }
 
+/** A linear scale with its round ticks, with some air at both ends. */
 function scale(from, to, first, last) {
   const span = Math.max(to - from, 1e-9);
-  return (value) => first + ((value - from) / span) * (last - first) * 0.96 + 0.02 * (last - first);
+  const at = (value) => first + (0.02 + (0.96 * (value - from)) / span) * (last - first);
+  at.ticks = (most) => {
+    const step = niceStep(span / most);
+    const least = Math.ceil(from / step);
+    const count = Math.floor(to / step) - least + 1;
+    return Array.from({ length: count }, (_, place) => (least + place) * step);
+  };
+  return at;
 }
 
 /** A path that steps down at each memory limit. */
@@ -68,29 +78,27 @@ function steps(points, x, y, key) {
 }
 
 function family({ name, peak_bytes: bytes, value_us: us }, x, y) {
-  const mark = drawn("rect", { class: "family", x: x(bytes) - 3, y: y(us) - 3, width: 6, height: 6 });
+  const mark = drawn("circle", { class: "family", cx: x(bytes), cy: y(us), r: 3.5 });
   mark.append(drawn("title", {}, `${name}: ${formatUs(us)} in ${formatBytes(bytes)}`));
   return mark;
 }
 
 function axes(x, y) {
-  const base = HEIGHT - BOTTOM;
-  const line = drawn("path", { class: "axis", d: `M${LEFT},${TOP}V${base}H${WIDTH - RIGHT}` });
+  const [base, right] = [HEIGHT - BOTTOM, WIDTH - RIGHT];
+  const grid = [];
   const texts = [];
   const add = (text, left, top, anchor) =>
     texts.push(drawn("text", { x: left, y: top, "text-anchor": anchor }, text));
-  for (const share of [0, 1 / 3, 2 / 3, 1]) {
-    const at = LEFT + share * (WIDTH - RIGHT - LEFT);
-    add(formatBytes(inverse(x, at)), at, base + 15, share === 1 ? "end" : "middle");
-    const up = base + share * (TOP - base);
-    add(formatUs(inverse(y, up)), LEFT - 5, up + 4, "end");
+  for (const bytes of x.ticks(7)) {
+    grid.push(`M${x(bytes)},${TOP}V${base + 4}`);
+    add(formatBytes(bytes), x(bytes), base + 16, "middle");
   }
-  add("peak memory of a rank; squares: published schedules; dashed: lower bound", LEFT, HEIGHT - 4);
-  return [line, ...texts];
-}
-
-/** The value of a linear scale at a place. */
-function inverse(map, at) {
-  const [zero, one] = [map(0), map(1e6)];
-  return Math.round(((at - zero) / (one - zero)) * 1e6);
+  for (const us of y.ticks(8)) {
+    grid.push(`M${LEFT - 4},${y(us)}H${right}`);
+    add(formatUs(us), LEFT - 7, y(us) + 4, "end");
+  }
+  const key = "squares: plans; dots: published schedules; dashed: lower bound";
+  add(`peak memory of a rank; ${key}`, LEFT, HEIGHT - 4);
+  const line = drawn("path", { class: "axis", d: `M${LEFT},${TOP}V${base}H${right}` });
+  return [drawn("path", { class: "grid", d: grid.join("") }), line, ...texts];
 }

@@ -102,6 +102,33 @@ def test_pieces_of_several_ranks_that_share_a_parameter_need_its_name() -> None:
         torch.testing.assert_close(gradient, model.lm_head.weight.grad, rtol=1e-4, atol=1e-6)
 
 
+class Transposing(nn.Module):
+    """Reads a property of torch between its blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(WORDS, 8)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(2))
+        self.head = nn.Linear(8, WORDS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x)
+        for block in self.blocks:
+            x = block(x.mT)
+        out: Tensor = self.head(x)
+        return out
+
+
+def test_layers_of_a_model_can_be_copied() -> None:
+    model = Transposing()
+    layers = copy.deepcopy(synth.cut_model(model, tokens(2), tokens(2)))
+    value: Any = tokens(2)
+    for layer in layers[:-1]:
+        value = layer(value)
+    loss = layers[-1](value, tokens(2))
+    torch.testing.assert_close(loss, loss_call(model)(tokens(2), tokens(2)))
+
+
 def test_a_schedule_or_another_plan_is_refused() -> None:
     layers = synth.cut_model(Llama(), tokens(2), tokens(2))
     other = plan_of(Gpt())

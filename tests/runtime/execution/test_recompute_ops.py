@@ -83,6 +83,20 @@ def test_a_stage_that_changes_its_input_cannot_be_run_once_more() -> None:
         stage.forward_light(0, ForwardInput(row, entry=entry))
 
 
+class OfGradMode(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        return y if torch.is_grad_enabled() else 2 * y
+
+
+def test_a_forward_that_depends_on_the_graph_cannot_be_run_once_more() -> None:
+    stage, (row, entry) = Stage(OfGradMode(WIDTH, 4), is_first=False, is_last=False), received()
+    stage.begin()
+    stage.forward_light(0, ForwardInput(row, entry=entry))
+    with pytest.raises(SynthError, match="another output than its forward did"):
+        stage.rebuild(0, ForwardInput(row, entry=entry))
+
+
 def test_micro_batches_under_way_are_forgotten() -> None:
     stage, (row, entry) = dropping(), received()
     stage.forward_light(0, ForwardInput(row, entry=entry))

@@ -1,5 +1,6 @@
 """What stages give on: buffers, parameters, views of each other, lazy conjugates, other trees."""
 
+from collections import namedtuple
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,10 @@ from torch import Tensor, nn
 
 from synth.errors import RunFailure, SynthError
 from synth.families import generate
+from synth.runtime.batch import Batch
 from synth.runtime.execution.base.boundary import Boundary
+from synth.runtime.execution.transport.in_process.ranks import run_ranks
+from synth.runtime.pipeline import Pipeline
 from tests.runtime.rank_threads import RankThreads, draw_weights, group_here
 
 WIDTH, MICRO_BATCHES, STEPS = 4, 4, 2
@@ -132,9 +136,6 @@ def found_in(stages: dict[int, nn.Module]) -> Found:
 
 
 def trained(rank: int, size: int, family: str, kind: type[Stage], evaluates: bool = False) -> Found:
-    from synth.runtime.batch import Batch
-    from synth.runtime.pipeline import Pipeline
-
     schedule = generate(family, num_ranks=size, num_micro_batches=MICRO_BATCHES)
     stages = build(kind, schedule.placement.num_stages)
     mine = {n: stages[n] for n, _ in schedule.placement.held[rank]}
@@ -234,6 +235,23 @@ def test_lazy_conjugates_cross_stages(ranks: Any) -> None:
     of_complex(stages[1](stages[0](z)), z * 0.5j).backward()
     for found, stage in zip(ranks.run(complex_gradients, 2), stages, strict=True):
         torch.testing.assert_close(found, stage.factor.grad)
+
+
+class GivesLocalClass(nn.Linear):
+    def forward(self, x: Tensor) -> Any:
+        return namedtuple("Local", "x")(super().forward(x))
+
+
+def test_an_output_of_a_class_that_others_cannot_import_is_refused() -> None:
+    stages = [GivesLocalClass(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)]
+
+    def step(group: Any) -> None:
+        schedule, loss = generate("1f1b", 2, MICRO_BATCHES), nn.functional.mse_loss
+        pipeline = Pipeline(schedule, stages[group.rank], loss=loss, group=group, timeout_s=30)
+        pipeline.step(Batch(*draw(0)))
+
+    with pytest.raises(SynthError, match="stage 0 gives a container that other ranks cannot make"):
+        run_ranks(2, step)
 
 
 def test_a_sparse_output_is_refused() -> None:

@@ -65,6 +65,28 @@ class OfRows(Product):
         return g @ weight, between.t() @ x / between.shape[0], None
 
 
+class Overwriting(Product):
+    """Uses the memory of a factor again, which autograd does not see."""
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        g = g.clone()
+        found = g @ weight, g.t() @ x, None
+        g.data.zero_()
+        return found
+
+
+class OfChosenRows(Product):
+    """Multiplies rows that numbers choose, and divides by their count."""
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        chosen = torch.mm(g[x[:, 0] > 0], torch.eye(4))
+        return g @ weight, g.t() @ x + chosen.sum(0) / (1 + len(chosen)), None
+
+
 class ByVjp(Product):
     @staticmethod
     def vjp(ctx: Any, g: Tensor) -> Any:
@@ -108,10 +130,58 @@ def assert_splits(model: nn.Module, inputs: Sequence[Tensor]) -> None:
     torch.testing.assert_close(gradients(model), wanted)
 
 
-@pytest.mark.parametrize("function", [Out, InPlace, ByItself, OnFlag, OfRows, ByVjp])
+@pytest.mark.parametrize(
+    "function", [Out, InPlace, ByItself, OnFlag, OfRows, OfChosenRows, Overwriting, ByVjp]
+)
 def test_gradients_are_autograds_whatever_a_backward_does(function: Any) -> None:
     torch.manual_seed(0)
     assert_splits(Model(function), [torch.randn(rows, 4) for rows in (4, 4, 3, 2)])
+
+
+class OfTwo(torch.autograd.Function):
+    """A product with the sum of two weights, whose gradients are one tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, first: Tensor, second: Tensor) -> Tensor:
+        ctx.save_for_backward(x, first + second)
+        return x @ (first + second)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        x, both = ctx.saved_tensors
+        found = x.t() @ g
+        return g @ both.t(), found, found
+
+
+class Expanded(Product):
+    """Gives a gradient whose rows are one memory."""
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        return g @ weight, torch.mm(g.t(), x).sum(0).expand(4, 4), None
+
+
+class OneMemory(Model):
+    """The gradients of two weights are one tensor."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = OfTwo.apply(self.first(x), *self.weights)
+        return found.square().sum()
+
+
+class ExpandedTwice(Model):
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for _ in range(2):
+            x = Expanded.apply(x, self.weights[0], True).tanh()
+        return x.square().sum()
+
+
+@pytest.mark.parametrize("model", [OneMemory, ExpandedTwice])
+def test_gradients_that_share_memory_add_up_apart(model: type[Model]) -> None:
+    torch.manual_seed(0)
+    assert_splits(model(Expanded), [torch.randn(rows, 4) for rows in (4, 4, 3)])
 
 
 def test_a_function_without_a_graph_runs_its_forward_once() -> None:

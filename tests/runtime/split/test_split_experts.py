@@ -96,6 +96,18 @@ class Stacked(nn.Module):
         return torch.matmul(y, self.second).view(x.shape)
 
 
+class Summed(nn.Module):
+    """Two equations that sum a stack up, so that its gradients are expanded ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack = nn.Parameter(torch.randn(3, WIDTH, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.tanh(torch.einsum("nd,edf->nf", x, self.stack))
+        return torch.einsum("nd,edf->nf", y, self.stack)
+
+
 class Shared(nn.Module):
     """One part is used twice, and the whole once more without a rule."""
 
@@ -114,6 +126,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], float]] = {
     "grouped": (Grouped, 1.0),
     "dense": (Dense, 1.0),
     "stacked": (Stacked, 1.0),
+    "summed": (Summed, 1.0),
     "shared": (Shared, 1.0),
 }
 

@@ -12,8 +12,8 @@ from synth.layer_times import LayerTimes
 from synth.objective import Objective
 from synth.plan.choose.candidates import Candidate, Partitioning
 from synth.plan.choose.published_cuts import PublishedCuts
-from synth.plan.choose.race_run import solve_best_of
-from synth.plan.choose.standings import Standings
+from synth.plan.choose.race import solve_best_of
+from synth.plan.choose.race_state import RaceState
 from synth.plan.compare import compare
 from synth.plan.comparison import Comparison, Entry, Question
 from synth.plan.partition.balance import balance
@@ -220,7 +220,7 @@ def test_a_search_among_partitions_starts_from_those_of_published_schedules() ->
     where, caps = family_placement("zb-v", 8), (34 * 10**9,) * 8
     sizes = balance(PROFILE, where, caps, 24)
     problem = Problem(partition_costs(PROFILE, sizes), where, 24, caps, partition=sizes)
-    race = Standings([Candidate("v", problem)], Partitioning.SEARCHED, 0.0)
+    race = RaceState([Candidate("v", problem)], Partitioning.SEARCHED, 0.0)
     race.trials = [race.new(candidate) for candidate in race.candidates]
     cuts = PublishedCuts(PROFILE, race)
     given = (race.trials, lambda: False, lambda num_ops: None)

@@ -13,7 +13,7 @@ from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.objective import BoundScope, Objective
 from synth.plan.choose.candidates import Candidate, Partitioning
-from synth.plan.choose.race_run import solve_best_of
+from synth.plan.choose.race import solve_best_of
 from synth.plan.claim import claim_of
 from synth.plan.reprove.reproof import ProofVerdict, Reproof
 from synth.plan.reprove.reprove import reprove

@@ -11,7 +11,7 @@ from synth.costs.partition_costs import partition_costs
 from synth.families import generate, generate_for
 from synth.objective import Objective
 from synth.plan.choose.candidates import Candidate, Partitioning
-from synth.plan.choose.race_run import solve_best_of
+from synth.plan.choose.race import solve_best_of
 from synth.plan.partition.balance import balance, starting_cuts
 from synth.plan.partition.candidates import equal_cuts
 from synth.plan.partition.rebalance import _Search

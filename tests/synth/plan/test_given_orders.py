@@ -11,7 +11,7 @@ from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.families import generate
 from synth.plan.choose.candidates import Candidate, Partitioning
-from synth.plan.choose.race_run import solve_best_of
+from synth.plan.choose.race import solve_best_of
 from synth.plan.recompute.menu_search import problems_on_menu
 from synth.plan.runtimes import Allowed, Runtime
 from synth.profile import Profile

@@ -12,13 +12,19 @@ from synth.errors import SynthError
 from synth.families import generate, names_on, variants_for
 from synth.op_kinds import OpKind
 from synth.options.profiles import load_profile
-from synth.plan.choose import race_run
-from synth.plan.choose.candidates import Candidate, Partitioning, Trial, placements_to_try
-from synth.plan.choose.cut_short import cut_short
+from synth.plan.choose import race
+from synth.plan.choose.candidates import (
+    Candidate,
+    Partitioning,
+    SearchWatch,
+    Trial,
+    placements_to_try,
+)
 from synth.plan.choose.judging import judge, offloading_trial
 from synth.plan.choose.published import JudgedSchedules, Pass
-from synth.plan.choose.race_run import solve_best_of
-from synth.plan.choose.standings import Standings
+from synth.plan.choose.race import solve_best_of
+from synth.plan.choose.race_state import RaceState
+from synth.plan.choose.ranking import interim_ranking
 from synth.plan.compare import compare
 from synth.plan.comparison import Question
 from synth.plan.partition.balance import balance
@@ -36,7 +42,7 @@ from synth.solver.problem import Problem
 from synth.solver.result import Baseline, Incumbent, Result
 from tests.sweep import sweep
 from tests.synth.effort import HOURS_S, counted
-from tests.synth.plan.test_race_run import PROFILE
+from tests.synth.plan.test_race import PROFILE
 
 # Generated questions with a limit, and one without: 1F1B and others fit, or only what rebuilds.
 SEEDS = (1, 2, 4, 7)
@@ -59,7 +65,7 @@ def candidates(asked: Question, choice: Choice = None) -> list[Candidate]:
 
 def judged(those: list[Candidate]) -> list[Trial]:
     """All passes, and what moves as candidates of their own."""
-    race = Standings(those, Partitioning.EVEN, 0.0)
+    race = RaceState(those, Partitioning.EVEN, 0.0)
     found = [race.new(candidate) for candidate in those]
     judge(found, lambda ops, step, needs_one: False, lambda trial: None)
     return [*found, *(one for trial in found if (one := offloading_trial(trial)) is not None)]
@@ -223,9 +229,7 @@ def test_where_no_trial_finds_anything_the_best_published_schedule_is_the_answer
         empty = (None, None, None, 0, None, None)
         return Result(problem, *empty, StoppedBy.TIME_LIMIT, (), 0.0, "nothing")
 
-    monkeypatch.setattr(
-        race_run, "solve_repartitioning", lambda p, problem, *given: nothing(problem)
-    )
+    monkeypatch.setattr(race, "solve_repartitioning", lambda p, problem, *given: nothing(problem))
     chosen = solve_best_of(every, asked.profile, options=counted(100))
     best_us = least_us(judged(every))
     value_us = chosen.result.value_us
@@ -246,23 +250,22 @@ def test_without_time_every_placement_still_has_its_first_published_schedule() -
     assert len(chosen.result.baselines) >= len(those)
 
 
-def test_a_race_that_is_cut_short_keeps_what_is_known_of_every_placement() -> None:
+def test_an_interim_ranking_keeps_what_is_known_of_every_placement() -> None:
     profile = load_profile("zb-1.5b-p8-m24")
     those = candidates(Question(profile, 4, 8, (30 * 10**9,) * 4))
-    standings: list[Sequence[Trial]] = []
+    reports: list[Sequence[Trial]] = []
     so_far = BestSoFar[Incumbent]()
     solve_best_of(
         those,
         profile,
         options=SolveOptions(1e-9),
-        on_improvement=so_far,
-        on_standings=standings.append,
+        watch=SearchWatch(so_far, on_trials=reports.append),
     )
     assert so_far.best is not None
     announced = so_far.best.as_result(1.0, StoppedBy.TIME_LIMIT)
-    known = {trial.name: trial.value_us for trial in standings[-1]}
-    chosen = cut_short(standings[-1], announced)
-    assert chosen.is_cut_short and chosen.result.value_us == announced.value_us
+    known = {trial.name: trial.value_us for trial in reports[-1]}
+    chosen = interim_ranking(reports[-1], announced)
+    assert chosen.is_interim and chosen.result.value_us == announced.value_us
     assert chosen.trials[0].value_us == announced.value_us
     assert {trial.name: trial.value_us for trial in chosen.trials} == known
     assert sum(value_us is not None for value_us in known.values()) >= 5
@@ -290,7 +293,7 @@ def test_a_race_cut_short_has_a_bound_on_a_partition_that_no_trial_has(
     slow = found.value_us + 1
     known = Baseline("zb-h1", slow, slow, work_us=1, peak_bytes=(1, 1), fits=True)
     trial = Trial(first, 1, published=(known, replace(known, name="1f1b")))
-    chosen = cut_short([trial], announced.as_result(1.0, StoppedBy.TIME_LIMIT))
+    chosen = interim_ranking([trial], announced.as_result(1.0, StoppedBy.TIME_LIMIT))
     assert least_us <= chosen.trials[0].lower_bound_us <= found.value_us
     rows = {row.name: row for row in chosen.result.baselines}
     assert rows["1f1b"].makespan_us == slow

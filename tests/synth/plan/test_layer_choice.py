@@ -17,8 +17,8 @@ from synth.costs.recomputed_layers import recomputing
 from synth.costs.stage_costs import StageCosts
 from synth.op_kinds import OpKind
 from synth.options.profiles import load_profile
-from synth.plan.choose.candidates import Candidate, Partitioning
-from synth.plan.choose.race_run import solve_best_of
+from synth.plan.choose.candidates import Candidate, Partitioning, SearchWatch
+from synth.plan.choose.race import solve_best_of
 from synth.plan.recompute.choice import limits_bytes, needs_bytes, solve_with
 from synth.plan.recompute.choice_search import solve_choosing
 from synth.plan.recompute.given_stages import solve_recomputing
@@ -203,7 +203,9 @@ def test_what_is_announced_fits_on_the_problem_with_which_it_is_announced(
     told: list[Incumbent] = []
     candidate = Candidate("linear", problem, None)
     assert problem.profile is not None
-    solve_best_of([candidate], problem.profile, partitioning, counted(0.5), told.append)
+    solve_best_of(
+        [candidate], problem.profile, partitioning, counted(0.5), SearchWatch(told.append)
+    )
     solve_choosing(problem, counted(0.5), SolveWatch(told.append))
     assert any(incumbent.problem.recomputed_layers for incumbent in told)
     for incumbent in told:

@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 
 from synth.costs.partition_costs import partition_costs
-from synth.plan.choose import race_run
+from synth.plan.choose import race
 from synth.plan.choose.candidates import Candidate, Partitioning, Trial
 from synth.plan.choose.less_memory import fits_less_memory, less_memory_trial
-from synth.plan.choose.standings import Standings
+from synth.plan.choose.race_state import RaceState
+from synth.plan.choose.ranking import final_ranking
 from synth.schedule.placements import placement
 from synth.solver.evaluate.evaluate import evaluate
 from synth.solver.infeasibility import serial_schedule
@@ -31,10 +32,10 @@ def candidate(caps: Sequence[int] | None) -> Candidate:
     return Candidate("linear", Problem(costs, where, 4, limits, partition=sizes))
 
 
-def race_with_serial(caps: Sequence[int] | None) -> Standings:
+def race_with_serial(caps: Sequence[int] | None) -> RaceState:
     """A race whose best schedule takes one micro-batch after the other."""
     one = candidate(caps)
-    race = Standings([one], Partitioning.GIVEN, 0.0)
+    race = RaceState([one], Partitioning.GIVEN, 0.0)
     trial = race.new(one)
     serial = evaluate(one.problem, serial_schedule(one.problem), "serial")
     assert serial is not None
@@ -43,7 +44,7 @@ def race_with_serial(caps: Sequence[int] | None) -> Standings:
     return race
 
 
-def tried(race: Standings) -> tuple[Trial | None, list[tuple[int, ...] | None]]:
+def tried(race: RaceState) -> tuple[Trial | None, list[tuple[int, ...] | None]]:
     """The trial of the lower limits, and the limits that were searched."""
     limits: list[tuple[int, ...] | None] = []
 
@@ -98,7 +99,7 @@ def test_trials_of_the_same_problem_share_the_best_bound_in_the_answer() -> None
     (known,) = race.trials
     bound_us = known.lower_bound_us + 7
     race.trials.append(replace(known, lower_bound_us=bound_us))
-    answer = race.answer(1.0, is_interrupted=False, is_over=False)
+    answer = final_ranking(race, 1.0, is_interrupted=False, is_exhausted=False)
     assert [trial.lower_bound_us for trial in answer.trials] == [bound_us] * 2
     assert answer.result.lower_bound_us == bound_us
 
@@ -116,16 +117,16 @@ def test_a_race_answers_with_it_unless_it_is_left_out(
 ) -> None:
     found = []
 
-    def instead(race: Standings, solved: object) -> Trial:
+    def instead(race: RaceState, solved: object) -> Trial:
         best = race.best
         assert best is not None and best.found is not None
         found.append(replace(best, found=replace(best.found, found_by="less memory")))
         race.trials.clear()
         return found[-1]
 
-    monkeypatch.setattr(race_run, "less_memory_trial", instead)
-    monkeypatch.setattr(race_run, "fits_less_memory", lambda race: False)
+    monkeypatch.setattr(race, "less_memory_trial", instead)
+    monkeypatch.setattr(race, "fits_less_memory", lambda race: False)
     options = replace(counted(1), tries_less_memory=tries)
-    ended = race_run.solve_best_of([candidate((1000, 1000))], PROFILE, Partitioning.GIVEN, options)
+    ended = race.solve_best_of([candidate((1000, 1000))], PROFILE, Partitioning.GIVEN, options)
     assert len(found) == tries
     assert (ended.result.found_by == "less memory") == tries

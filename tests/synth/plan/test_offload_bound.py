@@ -1,7 +1,6 @@
 """The lower bound of schedules that offload, against random schedules and all small ones."""
 
 import random
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
@@ -166,7 +165,7 @@ def test_on_two_ranks_the_plan_is_the_optimum_and_the_bound_not_above_it(
     problem = looped(cap, move_us)
     options = SolveOptions(time_limit_s=4, workers=1, deterministic=True)
     space = OneCandidate(Candidate("looped:2", problem))
-    found = search_with_offloads(space, options, SearchWatch(None, threading.Event()))
+    found = search_with_offloads(space, options, SearchWatch())
     best = optimum_us(problem)
     assert best is not None and found.result.schedule is not None
     assert found.result.value_us == best

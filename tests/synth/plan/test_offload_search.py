@@ -72,7 +72,7 @@ def four_ranks(cap: int, where: str = "linear", move_us: int = 6, m: int = 8) ->
 
 def searched(problem: Problem, options: SolveOptions = OPTIONS) -> Result:
     space = WithOffloads(OneCandidate(Candidate("asked", problem)))
-    return space.search(options, SearchWatch(None, threading.Event())).result
+    return space.search(options, SearchWatch()).result
 
 
 def test_the_interval_whose_next_use_is_farthest_moves() -> None:
@@ -171,7 +171,7 @@ def test_finer_placements_have_more_stages_than_the_usual_ones_and_no_more_than_
 def test_with_hardly_any_time_the_answer_is_no_worse_than_what_compare_shows() -> None:
     space = space_of(("linear", "looped:2"), ("looped:6",), 24 * 10**9)
     options = replace(OPTIONS, time_limit_s=0.01)
-    result = space.search(options, SearchWatch(None, threading.Event())).result
+    result = space.search(options, SearchWatch()).result
     assert result.schedule is not None and result.value_us is not None
     problem = space.problem
     assert isinstance(space.space, Placements)
@@ -192,11 +192,11 @@ def test_with_hardly_any_time_the_answer_is_no_worse_than_what_compare_shows() -
 def test_the_answer_may_be_on_a_finer_placement_and_its_bound_covers_that() -> None:
     space = space_of(("linear",), ("looped:6",), 24 * 10**9)
     options = replace(OPTIONS, time_limit_s=0.01)
-    result = space.search(options, SearchWatch(None, threading.Event())).result
+    result = space.search(options, SearchWatch()).result
     assert result.problem.placement == placement("looped:6", 4)
     assert result.value_us is not None and result.lower_bound_us <= result.value_us
     coarse = space_of(("linear",), (), 24 * 10**9)
-    other = coarse.search(options, SearchWatch(None, threading.Event())).result
+    other = coarse.search(options, SearchWatch()).result
     assert other.value_us is None or result.value_us < other.value_us
 
 
@@ -242,7 +242,7 @@ def test_below_all_limits_without_offloads_a_plan_is_found() -> None:
     """Two stages of a rank that hold 10 bytes each, F and B far apart: one has to leave."""
     problem = four_ranks(19, "looped:2", m=4)
     plain = OneCandidate(Candidate("asked", problem))
-    watch = SearchWatch(None, threading.Event())
+    watch = SearchWatch()
     options = replace(OPTIONS, time_limit_s=2)
     assert plain.search(options, watch).result.schedule is None
     result = searched(problem, options)
@@ -281,7 +281,7 @@ def test_a_plan_on_several_placements_keeps_its_limit_and_proves_its_bound() -> 
         Candidate(name, made.on(placement(name, 4))) for name in ("linear", "looped:2")
     )
     space = WithOffloads(Placements(candidates, profile, Partitioning.GIVEN))
-    found = space.search(replace(OPTIONS, time_limit_s=6), SearchWatch(None, threading.Event()))
+    found = space.search(replace(OPTIONS, time_limit_s=6), SearchWatch())
     result = found.result
     assert result.schedule is not None and result.schedule.offloads
     assert result.bound_scope == BoundScope.CANDIDATES

@@ -9,9 +9,9 @@ import pytest
 
 from synth.costs.partition_costs import partition_costs
 from synth.objective import BoundScope, Objective
-from synth.plan.choose.candidates import Candidate, Partitioning
-from synth.plan.choose.race_run import solve_best_of
-from synth.plan.choose.standings import Standings
+from synth.plan.choose.candidates import Candidate, Partitioning, SearchWatch
+from synth.plan.choose.race import solve_best_of
+from synth.plan.choose.race_state import RaceState
 from synth.plan.list_schedule_judge import RuleValue
 from synth.plan.partition.balance import balance
 from synth.plan.partition.bounds import PartitionBounds
@@ -145,7 +145,7 @@ def test_it_begins_at_the_partition_of_the_least_closed_forms() -> None:
 
 def test_a_trial_that_was_not_searched_takes_the_bounds_of_its_runs() -> None:
     start = even("linear", 4, 12, 160)
-    race = Standings([Candidate("linear", start)], Partitioning.SEARCHED, 0.0)
+    race = RaceState([Candidate("linear", start)], Partitioning.SEARCHED, 0.0)
     race.trials = [race.new(race.candidates[0])]
     (trial,) = race.trials
     search = PartitionSearch(PROFILE, start, MUCH)
@@ -238,7 +238,7 @@ def test_what_is_told_on_the_way_holds_for_all_partitions() -> None:
         PROFILE,
         Partitioning.SEARCHED,
         counted(20),
-        on_improvement=heard.append,
+        watch=SearchWatch(heard.append),
     )
     assert chosen.result.bound_scope == BoundScope.ALL
     # Published schedules are told of before there are bounds of all partitions.

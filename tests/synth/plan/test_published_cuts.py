@@ -11,9 +11,9 @@ from benchmarks.realistic_suite import best_published, in_processor_time, solved
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.families import family_of, generate, names_on
-from synth.plan.choose import race_run
-from synth.plan.choose.candidates import Candidate, Partitioning
-from synth.plan.choose.race_run import solve_best_of
+from synth.plan.choose import race
+from synth.plan.choose.candidates import Candidate, Partitioning, SearchWatch
+from synth.plan.choose.race import solve_best_of
 from synth.plan.partition.candidates import equal_cuts
 from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.profile import Profile
@@ -68,7 +68,7 @@ def stop(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
         stop.set()
         return Result.without_schedule(problem, StoppedBy.INTERRUPT, "stopped")
 
-    monkeypatch.setattr(race_run, "solve_repartitioning", ended)
+    monkeypatch.setattr(race, "solve_repartitioning", ended)
     return stop
 
 
@@ -96,5 +96,7 @@ def test_zb_v_on_equal_layers_is_known_in_six_seconds(stop: threading.Event) -> 
     with in_processor_time():
         options = SolveOptions(6.0, workers=1)
         candidates = [Candidate("v", problem)]
-        found = solve_best_of(candidates, profile, Partitioning.EVEN, options, stop=stop)
+        found = solve_best_of(
+            candidates, profile, Partitioning.EVEN, options, watch=SearchWatch(stop=stop)
+        )
     assert found.result.value_us is not None and found.result.value_us <= zb_v_us

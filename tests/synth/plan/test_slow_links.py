@@ -10,8 +10,8 @@ from synth.costs.partition_costs import partition_costs
 from synth.families import generate_for
 from synth.op_kinds import OpKind
 from synth.plan.choose.candidates import Candidate, Partitioning, Trial
-from synth.plan.choose.listed_trials import ListedTrials
-from synth.plan.choose.standings import Standings
+from synth.plan.choose.list_schedule_trials import ListScheduleTrials
+from synth.plan.choose.race_state import RaceState
 from synth.plan.partition.balance import balance, starting_cuts
 from synth.plan.partition.lifetime_cut import LifetimeCuts
 from synth.plan.partition.stage_cost_table import StageCostTable
@@ -108,8 +108,8 @@ def test_list_schedules_show_what_a_placement_can_do_where_no_family_does() -> N
         Candidate(name, problem_on(where, balance(PROFILE, where, caps), caps))
         for name, where in placements.items()
     ]
-    race = Standings(candidates, Partitioning.SEARCHED, 0.0)
-    trials = ListedTrials(PROFILE, race, lambda where: starting_cuts(TABLE, where, caps))
+    race = RaceState(candidates, Partitioning.SEARCHED, 0.0)
+    trials = ListScheduleTrials(PROFILE, race, lambda where: starting_cuts(TABLE, where, caps))
     found = list(trials.all(never, lambda _: None))
     assert found
     for trial in found:

@@ -1,6 +1,7 @@
 """The picture of time against memory: its staircases, its scales, in a terminal and as SVG."""
 
 import math
+import re
 import xml.etree.ElementTree as ET
 from itertools import combinations
 
@@ -10,6 +11,7 @@ from synth.report.picture.curve import curve_picture
 from synth.report.picture.scale import Scale
 from synth.report.picture.svg import svg_text
 from synth.report.text.curve import Curve, Dot, Point, plot
+from tests.synth.report.svg_shapes import middle, points_of, shapes
 
 # Nothing fits below 10. Found: 90 from 10 on, 50 from 18, 40 from 32. Proven: 80 up to 10, 45 up
 # to 20, 40 for ever.
@@ -57,20 +59,13 @@ def test_ticks_can_be_told_apart_where_everything_needs_the_same_memory() -> Non
     assert len(set(labels)) == len(labels)
 
 
-def shapes(picture: str, style: str) -> list[ET.Element]:
-    return [e for e in ET.fromstring(picture).iter() if e.get("class") == style]
-
-
-def points_of(element: ET.Element) -> list[tuple[float, float]]:
-    pairs = (element.get("points") or "").split()
-    return [(float(x), float(y)) for x, y in (pair.split(",") for pair in pairs)]
-
-
 def test_the_svg_has_every_point_on_the_line_and_every_name_once() -> None:
     picture = svg_text(curve_picture(curve()))
     line = points_of(shapes(picture, "found")[0])
-    for circle in shapes(picture, "point"):
-        assert (float(circle.get("cx") or 0), float(circle.get("cy") or 0)) in line
+    found = shapes(picture, "point")[:-1]  # without the legend's
+    assert len(found) == len(POINTS)
+    for point in found:
+        assert min(math.dist(middle(point), corner) for corner in line) < 0.02
     assert [t.text for t in shapes(picture, "name")] == ["twin = pair", "slow"]
     assert "memory limit of every rank" in picture and "makespan" in picture
 
@@ -127,6 +122,21 @@ def test_a_scale_is_logarithmic_where_its_ends_lie_far_apart() -> None:
     assert (near.log, far.log) == (False, True)
     assert [near.at(v) for v in (10, 20, 30)] == [0, 50, 100]
     assert math.isclose(far.at(10), 50)
+
+
+def test_a_scale_finds_the_value_of_a_place() -> None:
+    for scale in (Scale.fitting(10, 30, 5, 100), Scale.fitting(1, 100, 80, 0)):
+        for value in (10, 17.5, 29):
+            assert math.isclose(scale.value(scale.at(value)), value)
+
+
+def test_two_points_far_away_leave_most_of_the_axis_to_the_others() -> None:
+    near = tuple(Point(10 + i, 90 - i, 80, 10 + i) for i in range(11))
+    far = curve((*near, Point(80, 60, 50, 80), Point(90, 50, 50, 90)), ())
+    x = [middle(e)[0] for e in shapes(svg_text(curve_picture(far)), "point")[:-1]]
+    assert (x[10] - x[0]) / (x[12] - x[0]) > 0.3  # 0.125 on a linear axis
+    lines = plot(far, 80, 12).split("\n")
+    assert len(re.findall(r"\d+ B", lines[-2])) >= 3
 
 
 @pytest.mark.parametrize(

@@ -342,6 +342,15 @@ def test_a_click_on_a_row_or_a_dot_shows_that_schedule_and_another_hides_it(choi
     assert choice.evaluate("viewer.layout.rows.length") == 8
 
 
+def test_the_dot_of_the_row_under_the_pointer_is_marked(choice: Any) -> None:
+    choice.hover("#choice tr:has(button:text-is('zb-h2'))")
+    pointed = choice.locator("#plot .pointed")
+    assert pointed.count() == 1
+    assert pointed.get_attribute("data-name") == "zb-h2"
+    choice.hover("#canvas")
+    assert choice.locator("#plot .pointed").count() == 0
+
+
 def test_a_row_without_a_chart_cannot_be_chosen_and_one_schedule_stays(choice: Any) -> None:
     assert choice.locator("#choice button").count() == 4
     choice.click("#choice button:text-is('1f1b')")

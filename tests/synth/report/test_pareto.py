@@ -1,18 +1,24 @@
 """Time against memory as a scatter: the front, the terminal's picture, the SVG."""
 
+import json
+import math
 import random
-import re
 import time
 import xml.etree.ElementTree as ET
-from itertools import combinations
+from functools import cache
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import NamedTuple
 
-import numpy as np
+import pytest
 
-from synth.report.picture.labels import Box, as_table, crossings, text_width
-from synth.report.picture.pareto import pareto_picture
+from synth.report.picture.labels import Box, text_width
+from synth.report.picture.pareto import pareto_picture, pareto_picture_beside
 from synth.report.picture.picture import XY
 from synth.report.picture.svg import svg_text
+from synth.report.text.canvas import letter
 from synth.report.text.pareto import Mark, Pareto, plot
+from tests.synth.report.svg_shapes import middle, points_of, shapes
 
 # d is as fast as b in more memory, e as large as c and slower; far takes 9 times as long.
 MARKS = (
@@ -27,15 +33,6 @@ MARKS = (
 
 def pareto(marks: tuple[Mark, ...] = MARKS, caps: tuple[int, ...] = (700, 700)) -> Pareto:
     return Pareto("a & b", "makespan", marks, caps)
-
-
-def shapes(picture: str, style: str) -> list[ET.Element]:
-    return [e for e in ET.fromstring(picture).iter() if e.get("class") == style]
-
-
-def points_of(element: ET.Element) -> list[tuple[float, float]]:
-    pairs = (element.get("points") or "").split()
-    return [(float(x), float(y)) for x, y in (pair.split(",") for pair in pairs)]
 
 
 def test_the_front_is_who_nobody_beats_in_both() -> None:
@@ -63,6 +60,66 @@ def test_the_terminal_shows_every_schedule_at_its_letter() -> None:
     assert "f" in body[0]
 
 
+def test_the_terminal_tells_late_gradients_and_what_others_hide() -> None:
+    marks = (*MARKS, Mark("late", 115, 800, delay=1), Mark("under", 150, 301))
+    legend = " ".join(line.strip() for line in plot(pareto(marks), 80, 14).split("\n")[-3:])
+    assert "late gradients: g" in legend
+    assert "hidden: h by d" in legend
+    assert "late gradients" not in plot(pareto(), 80, 14)
+
+
+def test_letters_differ_and_after_all_of_them_there_are_two() -> None:
+    assert [letter(n) for n in (0, 25, 26, 51, 52, 62, 85)] == ["a", "z", "A", "Z", "0", "α", "ω"]
+    assert letter(86) == "aa"
+    assert len({letter(n) for n in range(500)}) == 500
+    marks = tuple(Mark(f"m{i}", 1000 + i, 9000 - 10 * i) for i in range(90))
+    assert "ab" in plot(pareto(marks), 200, 120)
+
+
+def test_late_gradients_are_diamonds_that_the_legend_explains() -> None:
+    late = (Mark("late", 115, 800, delay=1), Mark("ours", 120, 850, is_solved=True, delay=2))
+    picture = svg_text(pareto_picture(pareto((*MARKS, *late))))
+    for style in ("late", "solved-late"):
+        found, of_legend = shapes(picture, style)
+        assert len(points_of(found)) == len(points_of(of_legend)) == 4
+    labels = {t.text for t in shapes(picture, "label")}
+    assert any("late gradients" in (text or "") for text in labels)
+    front = points_of(shapes(picture, "front")[0])
+    assert all(middle(shapes(picture, "late")[0]) != corner for corner in front)
+
+
+def test_a_legend_is_inside_the_picture() -> None:
+    marks = (
+        *MARKS,
+        Mark("late", 115, 800, delay=1),
+        Mark("ours", 120, 850, is_solved=True, delay=2),
+        Mark("squeezed", 140, 880, is_squeezed=True),
+    )
+    for picture in (pareto_picture(pareto(marks)), pareto_picture_beside(pareto(marks))):
+        text = svg_text(picture)
+        legend = [e for e in shapes(text, "label") if not (e.text or "").isdigit()]
+        assert len(legend) == 8
+        for entry in legend:
+            assert float(entry.get("x") or 0) + text_width(entry.text or "") <= picture.width
+        tops = {float(entry.get("y") or 0) for entry in legend}
+        frame = points_of(shapes(text, "frame")[0])
+        assert max(tops) + 12 < min(y for _, y in frame)  # a limit's words are between
+
+
+def test_beside_charts_there_is_no_title_and_no_number() -> None:
+    picture = svg_text(pareto_picture_beside(pareto(CROWD)))
+    assert not shapes(picture, "title") and not shapes(picture, "number")
+    assert dots_of(picture).keys() == {mark.name for mark in CROWD}
+
+
+def test_a_long_title_is_as_wide_as_its_picture() -> None:
+    title = "a profile of a long name on many ranks " * 4
+    picture = pareto_picture(Pareto(title, "makespan", MARKS))
+    size = float(picture.styles["title"].split("px")[0].removeprefix("font-size:"))
+    assert size < 16
+    assert 84 + text_width(title, 1.1 * size) <= picture.width
+
+
 def test_without_a_limit_there_is_no_line_of_it() -> None:
     free = pareto(caps=())
     assert "┊" not in plot(free) and not shapes(svg_text(pareto_picture(free)), "limit")
@@ -77,66 +134,136 @@ def test_the_svg_marks_the_front_and_names_all() -> None:
     assert {t.text for t in shapes(picture, "name-other")} == {"d", "e"}
     corners = points_of(shapes(picture, "front")[0])
     best = [*shapes(picture, "best")[:-1], shapes(picture, "solved")[0]]  # without the legend's
-    for circle in best:
-        assert (float(circle.get("cx") or 0), float(circle.get("cy") or 0)) in corners
+    for dot in best:
+        assert min(math.dist(middle(dot), corner) for corner in corners) < 0.01
     assert corners == sorted(corners, key=lambda at: at[0])
     assert [y for _, y in corners] == sorted(y for _, y in corners)  # y grows downwards
 
 
-def test_names_of_a_crowd_do_not_cover_each_other() -> None:
-    crowd = tuple(Mark(f"schedule-{i}", 100 + i % 7, 500 + 3 * i) for i in range(14))
-    picture = svg_text(pareto_picture(pareto((*crowd, Mark("large", 180, 2000)))))
-    boxes = label_boxes(picture)
-    assert len(boxes) == 15
-    assert all(box.left >= 84 and box.right <= 836 for box in boxes)
-    assert not any(one.meets(other) for one, other in combinations(boxes, 2))
+CROWD = (
+    *(Mark(f"schedule-{i}", 100 + i % 7, 500 + 3 * i) for i in range(14)),
+    Mark("large", 180, 2000),
+)
 
 
-def label_boxes(picture: str) -> list[Box]:
-    """The boxes of the names and numbers in a plot."""
-    boxes = []
+def scattered(count: int, seed: int) -> tuple[Mark, ...]:
+    rng = random.Random(seed)
+    return tuple(
+        Mark(f"family-{i}", rng.randrange(100, 200), rng.randrange(300, 900)) for i in range(count)
+    )
+
+
+def recorded() -> dict[str, Pareto]:
+    """What `synth compare` found for shipped profiles and models."""
+    text = (Path(__file__).parent / "compared.json").read_text(encoding="utf-8")
+    return {
+        title: Pareto(title, "makespan", tuple(Mark(*row) for row in rows), tuple(caps))
+        for title, (caps, rows) in json.loads(text).items()
+    }
+
+
+PLOTS = {
+    "crowd": pareto(CROWD),
+    **{f"{count} scattered": pareto(scattered(count, count)) for count in (12, 40, 70)},
+    **recorded(),
+}
+every_plot = pytest.mark.parametrize(
+    "plotted",
+    [
+        pytest.param(plotted, id=title, marks=[pytest.mark.slow] * (len(plotted.marks) > 60))
+        for title, plotted in PLOTS.items()
+    ],
+)
+drawn = cache(lambda plotted: svg_text(pareto_picture(plotted)))
+
+
+class DrawnLabel(NamedTuple):
+    """A label of a plot: its box and the names of its dots."""
+
+    box: Box
+    names: set[str]
+
+
+def dots_of(picture: str) -> dict[str, XY]:
+    """The middle of each dot by its name."""
+    named = [(e.get("data-name"), e) for e in ET.fromstring(picture).iter()]
+    return {name: middle(e) for name, e in named if name is not None}
+
+
+def labels_of(picture: str) -> list[DrawnLabel]:
+    """The labels of a plot; the list below it says whose numbers they have."""
+    key = [(e.get("y"), e.get("text-anchor"), e.text or "") for e in shapes(picture, "key")]
+    listed = {
+        number: name
+        for (y, _, number), (of_name, anchor, name) in pairwise(key)
+        if anchor == "start" and y == of_name
+    }
+    labels = []
     for style, size in (("name-best", 13.0), ("name-other", 12.0), ("number", 10.0)):
         for text in shapes(picture, style):
-            width = text_width(text.text or "", size)
-            right = float(text.get("x") or 0)
-            right += width * (text.get("text-anchor") != "end")
-            bottom = float(text.get("y") or 0)
-            boxes.append(Box(right - width, bottom - 9, right, bottom + 1))
-    return boxes
+            words = text.text or ""
+            parts = words.split(", ")
+            names = {part.split(" ↑ ")[0] for part in parts}
+            if style == "number":
+                names = {listed[number] for part in parts for number in upto(part)}
+            width = text_width(words, size)
+            share = {"start": 0.0, "middle": 0.5, "end": 1.0}[text.get("text-anchor") or ""]
+            left, base = float(text.get("x") or 0) - share * width, float(text.get("y") or 0)
+            box = Box(left, base - 0.7 * size, left + width, base + 1)
+            labels.append(DrawnLabel(box, names))
+    return labels
 
 
-def test_no_line_to_a_name_crosses_another_name_or_line() -> None:
-    rng = random.Random(7)
-    marks = tuple(
-        Mark(f"family-{i}", rng.randrange(100, 200), rng.randrange(300, 900)) for i in range(40)
-    )
-    picture = svg_text(pareto_picture(pareto(marks)))
-    boxes, lines = label_boxes(picture), [points_of(line) for line in shapes(picture, "lead")]
-    assert lines
-    for start, end in lines:
-        (a, b), (c, d) = start, end
-        shares = np.linspace(0.1, 0.9, 40)
-        pieces = [Box.around((a + share * (c - a), b + share * (d - b)), 0.5) for share in shares]
-        met = [box for box in boxes if any(piece.meets(box) for piece in pieces)]
-        assert all(abs(box.nearest(end)[0] - end[0]) < 2 for box in met)  # its own at most
-    for (p, q), (r, s) in combinations(lines, 2):
-        assert not (_turns(p, q, r) != _turns(p, q, s) and _turns(r, s, p) != _turns(r, s, q))
+def upto(part: str) -> list[str]:
+    """The numbers of `7` or `7–9`."""
+    first, _, last = part.partition("–")
+    return [str(number) for number in range(int(first), int(last or first) + 1)]
 
 
-def _turns(a: XY, b: XY, c: XY) -> bool:
-    return (b[0] - a[0]) * (c[1] - a[1]) > (b[1] - a[1]) * (c[0] - a[0])
+def meets(one: Box, other: Box) -> bool:
+    apart_x = one.right < other.left or other.right < one.left
+    return not (apart_x or one.bottom < other.top or other.bottom < one.top)
 
 
-def test_names_without_a_place_are_numbers_that_a_list_explains() -> None:
-    crowd = tuple(Mark(f"schedule-{i}", 100 + i % 7, 500 + 3 * i) for i in range(14))
-    picture = svg_text(pareto_picture(pareto((*crowd, Mark("large", 180, 2000)))))
-    texts = [t.text or "" for style in ("name-best", "name-other") for t in shapes(picture, style)]
-    numbers = [t.text or "" for t in shapes(picture, "number")]
-    listed = re.findall(r"(\d+) (\S+)", "   ".join(t.text or "" for t in shapes(picture, "key")))
-    assert sorted(numbers) == sorted(number for number, _ in listed)
-    named = {*texts, *(name for _, name in listed)}
-    assert numbers
-    assert named == {mark.name for mark in crowd} | {"large"}
+@every_plot
+def test_each_label_is_nearer_to_its_own_dot_than_to_any_other(plotted: Pareto) -> None:
+    picture = drawn(plotted)
+    dots = dots_of(picture)
+    for box, names in labels_of(picture):
+        apart = {name: box.distance(dot) for name, dot in dots.items()}
+        own = min(apart[name] for name in names)
+        assert own < 18 and own < min(
+            (apart[name] for name in apart if name not in names), default=99
+        )
+
+
+@every_plot
+def test_each_dot_has_one_label_and_nothing_covers_another(plotted: Pareto) -> None:
+    picture = drawn(plotted)
+    labels = labels_of(picture)
+    names = [name for label in labels for name in label.names]
+    assert sorted(names) == sorted(mark.name for mark in plotted.places)
+    boxes = [label.box for label in labels]
+    right = float(ET.fromstring(picture).get("width") or 0) - 24
+    assert all(box.left >= 84 and box.right <= right for box in boxes)
+    assert not any(meets(one, other) for one, other in combinations(boxes, 2))
+    dots = [Box.around(dot, 4.5) for dot in dots_of(picture).values()]
+    assert not any(meets(box, dot) for box in boxes for dot in dots)
+
+
+def test_dots_that_touch_each_other_have_one_label_with_their_numbers() -> None:
+    picture = svg_text(pareto_picture(pareto(CROWD)))
+    assert any(len(label.names) > 3 for label in labels_of(picture))
+    few = svg_text(pareto_picture(pareto(scattered(12, 12))))
+    assert all(len(label.names) == 1 for label in labels_of(few))
+
+
+def test_the_list_has_the_figures_of_every_schedule_if_there_are_numbers() -> None:
+    texts = [e.text for e in shapes(svg_text(pareto_picture(pareto(CROWD))), "key")]
+    large = texts.index("large")
+    assert texts[large + 1 : large + 3] == ["180.0", "2.000"]
+    assert {mark.name for mark in CROWD} <= set(texts)
+    assert not shapes(svg_text(pareto_picture(pareto())), "key")
 
 
 def test_the_legend_has_only_what_is_drawn() -> None:
@@ -150,19 +277,6 @@ def test_the_legend_has_only_what_is_drawn() -> None:
 def test_schedules_in_the_same_place_are_named_together() -> None:
     picture = svg_text(pareto_picture(pareto((Mark("x", 5, 5), Mark("y", 5, 5), Mark("z", 9, 2)))))
     assert "x = y" in {t.text for t in shapes(picture, "name-best")}
-
-
-def test_crossings_are_the_boxes_that_a_line_meets() -> None:
-    rng = random.Random(3)
-    for count in (0, 1, 7, 40):
-        boxes = []
-        for _ in range(count):
-            left, top = rng.uniform(0, 90), rng.uniform(0, 90)
-            boxes.append(Box(left, top, left + rng.uniform(0, 20), top + rng.uniform(0, 20)))
-        line = [Box.around((step, step), 1.5) for step in range(0, 60, 4)]
-        one_by_one = sum(any(piece.meets(box) for piece in line) for box in boxes)
-        assert crossings(as_table(line), as_table(boxes)) == one_by_one
-        assert crossings(as_table([]), as_table(boxes)) == 0
 
 
 def test_a_plot_of_fifty_names_takes_little_time() -> None:

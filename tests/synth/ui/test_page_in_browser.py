@@ -145,6 +145,8 @@ def test_points_of_the_curve_open_their_plans(browser: Any, tmp_path: Path) -> N
         visit.searched(lambda: page.click("#trace"))
         points = page.locator("#curve .point")
         visit.wait(lambda: points.count() >= 2)
+        ticks = page.locator("#curve text").all_text_contents()
+        assert len(ticks) > 5 and all(len(tick.split()[0]) <= 4 for tick in ticks)  # round ones
         name = points.first.get_attribute("data-plan")
         visit.redrawn(lambda: points.first.press("Enter"))
         assert page.evaluate("page.state.lower") == f"plan:{name}"

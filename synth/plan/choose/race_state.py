@@ -1,29 +1,31 @@
-"""The standings of a race between candidates: their trials, who can still win, the result."""
+"""The state of a race between candidates: their trials, those that can still win, their bounds."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from operator import itemgetter
 
 from synth.objective import BoundScope
-from synth.plan.choose.candidates import Candidate, Partitioning, Ranking, Trial
+from synth.plan.choose.candidates import Candidate, Partitioning, Trial, best_us
 from synth.plan.partition import bounds
 from synth.plan.partition.path_dp import Sizes
 from synth.plan.partition.queue import PartitionQueue
 from synth.plan.recompute.choice import bound_us as closed_bound_us
 from synth.plan.recompute.choice import quick_bound_us
+from synth.plan.recompute.layer_choice import without_layers
 from synth.plan.tuning import RACE
 from synth.schedule.files.certificate import CLOSED_FORMS, Certificate, PartitionProof, ProvenBound
-from synth.search.outcome import StoppedBy, rank_key, reason_of_end, relative_gap
+from synth.search.outcome import rank_key, relative_gap
+from synth.solver.evaluate.evaluate import EvaluatedSchedule
 from synth.solver.problem import Problem
-from synth.solver.result import Baseline, Result
+from synth.solver.result import Result
 
 
-class Standings:
-    """The state of a race between candidates.
+class RaceState:
+    """The trials of a race, and the partitions that are still to be tried.
 
     Attributes:
         partitioning: keep the given partitions, or make others.
-        gap: the relative gap of the best value to a bound at which a candidate is out.
+        gap: the relative gap of the best value to a bound at which a candidate is pruned.
         trials: one per candidate and partition, also of those not yet searched.
         is_judged: published schedules were judged before all trials, and some fit.
         queues: by placement name, the partitions to try next; empty unless they are searched.
@@ -36,7 +38,7 @@ class Standings:
         self.queues: dict[str, PartitionQueue] = {}
         self.trials: list[Trial] = []
         self.is_judged = False
-        self._are_left_out = False  # trials that were never searched
+        self._are_dropped = False  # trials that were never searched
 
     def new(self, candidate: Candidate, *, is_quick: bool = False) -> Trial:
         """Make a trial of a candidate, with a closed-form bound or the one of its partition.
@@ -51,18 +53,29 @@ class Standings:
             bound_us = max(bound_us, self.queues[candidate.name].bound_us(problem.partition))
         return Trial(candidate, bound_us)
 
+    def new_beside(self, other: Trial, problem: Problem, found: EvaluatedSchedule) -> Trial:
+        """Make a trial on the placement of another one, with a schedule as its result.
+
+        Args:
+            problem: the problem of the schedule.
+        """
+        trial = self.new(other.candidate.on(without_layers(problem)))
+        trial.offer(problem, found)
+        trial.published = other.published
+        return trial
+
     def tighten(self, trial: Trial) -> None:
         """Make up for a quick bound."""
         bound_us = self.new(trial.candidate).lower_bound_us
         trial.lower_bound_us = max(trial.lower_bound_us, bound_us)
 
     def admitted(self, name: str, problem: Problem) -> Trial | None:
-        """Return a trial on a partition if it can win; else leave the partition out for good."""
+        """Return a trial on a partition if it can win; else prune the partition for good."""
         candidate = next(one for one in self.candidates if one.name == name)
         trial = self.new(candidate.on(problem))
         if self.can_win(trial):
             return trial
-        self.queues[name].leave_out(problem, trial.lower_bound_us)
+        self.queues[name].prune(problem, trial.lower_bound_us)
         return None
 
     def add(self, new: Trial) -> Trial:
@@ -84,12 +97,12 @@ class Standings:
         self.trials = [
             one for one in self.trials if one is best or one.is_fixed or one.num_searches
         ]
-        self._are_left_out = True
+        self._are_dropped = True
 
     def keep_best_of_each(self) -> None:
         """Leave one trial of each placement, the best, besides fixed and searched ones."""
         best: dict[str, Trial] = {}
-        for one in self._ranked():
+        for one in self.ranked():
             if not one.is_fixed:
                 best.setdefault(one.name, one)
         for one in self.trials:
@@ -106,18 +119,17 @@ class Standings:
     @property
     def best_us(self) -> int | None:
         """The best value found; None if there is none."""
-        values = (one.value_us for one in self.trials)
-        return min((value_us for value_us in values if value_us is not None), default=None)
+        return best_us(self.trials)
 
     @property
-    def leader(self) -> Trial | None:
-        """The trial with the best schedule; None if there is no schedule."""
-        return next((one for one in self._ranked() if one.value_us is not None), None)
+    def incumbent(self) -> Trial | None:
+        """The trial with the best schedule, fixed or not; None if there is no schedule."""
+        return next((one for one in self.ranked() if one.value_us is not None), None)
 
     @property
     def best(self) -> Trial | None:
         """The best trial from which a search can start; None if there is no schedule."""
-        ranked = (one for one in self._ranked() if not one.is_fixed and one.value_us is not None)
+        ranked = (one for one in self.ranked() if not one.is_fixed and one.value_us is not None)
         return next(ranked, None)
 
     @property
@@ -127,7 +139,7 @@ class Standings:
 
     def best_of(self, name: str) -> Result | None:
         """Return the best result on a placement; its order may fit other partitions too."""
-        found = (one.found for one in self._ranked() if one.name == name and not one.is_fixed)
+        found = (one.found for one in self.ranked() if one.name == name and not one.is_fixed)
         best = next((one for one in found if one is not None), None)
         return None if best is None or best.schedule is None else best
 
@@ -151,9 +163,9 @@ class Standings:
 
     def copies(self) -> tuple[Trial, ...]:
         """Return copies of all trials, best first."""
-        return tuple(map(replace, self._ranked()))
+        return tuple(map(replace, self.ranked()))
 
-    def _ranked(self) -> list[Trial]:
+    def ranked(self) -> list[Trial]:
         """Return all trials, best first; untried ones last."""
         return sorted(
             self.trials,
@@ -178,7 +190,7 @@ class Standings:
     def promising(self) -> list[Trial]:
         """Return the trials that may still become the best, best first."""
         self._take_bounds_of_partitions()
-        return [trial for trial in self._ranked() if self.can_win(trial)]
+        return [trial for trial in self.ranked() if self.can_win(trial)]
 
     def near(self, times: float = RACE.near_factor, *, is_first_round: bool = False) -> list[Trial]:
         """Return the promising trials whose value is near the best.
@@ -260,12 +272,12 @@ class Standings:
     def bound_scope(self) -> BoundScope:
         """The scope of `bound_us`."""
         is_given = len(self.candidates) == 1 and self.partitioning == Partitioning.GIVEN
-        if is_given or (self._are_left_out and len(self.trials) == 1):
+        if is_given or (self._are_dropped and len(self.trials) == 1):
             return BoundScope.PARTITION
         return BoundScope.ALL if self.bounds_all_partitions else BoundScope.CANDIDATES
 
     @property
-    def others_can_win(self) -> bool:
+    def untried_can_win(self) -> bool:
         """True if, by bounds over all partitions, an untried partition may be better."""
         if not self.bounds_all_partitions:
             return False
@@ -277,8 +289,8 @@ class Standings:
             return True
         return relative_gap(best_us, min(best_us, self._others_us())) > self.gap
 
-    def is_of_others(self, best: Trial, promising: Sequence[Trial]) -> bool:
-        """Return True if other candidates than the leader account for most of the remaining gap."""
+    def gap_is_of_others(self, best: Trial, promising: Sequence[Trial]) -> bool:
+        """Return True if other candidates than the best account for most of the remaining gap."""
         if best.value_us is None or not self.bounds_all_partitions:
             return False
         others = (one.lower_bound_us for one in promising if one is not best)
@@ -291,13 +303,25 @@ class Standings:
         least = (queue.least_us(self.partitions_of(name)) for name, queue in self.queues.items())
         return min(bound_us for bound_us in least if bound_us is not None)
 
-    # The answer
+    # Bounds that hold for all candidates
 
-    def bound_us(self, value_us: int, trial: Trial, own_us: int) -> int:
-        """Return the lower bound over all candidates, given a value and a bound on one of them."""
-        others = [other.lower_bound_us for other in self._possible() if other is not trial]
-        others += [self._others_us()] if self.bounds_all_partitions else []
-        return min(value_us, own_us, *others)
+    def bound_us(self, value_us: int | None, trial: Trial, own_us: int) -> int:
+        """Return the lower bound over all candidates; 0 if all are impossible.
+
+        Fixed trials count only if they are the best.
+
+        Args:
+            value_us: the best value; None: there is no schedule.
+            trial: the trial that has it.
+            own_us: the lower bound of that trial.
+        """
+        others = (one for one in self.trials if one is not trial and not one.is_fixed)
+        bounds = [one.lower_bound_us for one in others if not one.is_impossible]
+        bounds += [] if trial.is_impossible else [own_us]
+        least_us = min(bounds, default=0)
+        if self.bounds_all_partitions:
+            least_us = min(least_us, self._others_us())
+        return least_us if value_us is None else min(least_us, value_us)
 
     def certificate(
         self, bound_us: int, trial: Trial, own: Certificate | None
@@ -327,11 +351,10 @@ class Standings:
         )
         return None if queue.bounds is None else queue.bounds.certificate(bound_us, proofs)
 
-    def _possible(self, best: Trial | None = None) -> Iterator[Trial]:
-        """Yield the trials that count for the common bound; fixed ones only if they are best."""
-        for trial in self.trials:
-            if not trial.is_impossible and (trial is best or not trial.is_fixed):
-                yield trial
+    def settle_bounds(self) -> None:
+        """Give each trial the best bound that is known of its problem."""
+        self._share_bounds()
+        self._take_bounds_of_partitions()
 
     def _take_bounds_of_partitions(self) -> None:
         """Raise the bounds of trials to those of their partitions, alone or by runs of layers.
@@ -357,76 +380,3 @@ class Standings:
                 best = max(same, key=lambda one: one.lower_bound_us)
                 if best.lower_bound_us > trial.lower_bound_us:
                     trial.lower_bound_us, trial.certificate = best.lower_bound_us, best.certificate
-
-    def answer(self, wall_s: float, *, is_interrupted: bool, is_over: bool) -> Ranking:
-        """Return the best result, with the bound that holds for all.
-
-        Args:
-            is_interrupted: the search was asked to stop.
-            is_over: nothing was left to try.
-        """
-        self._share_bounds()
-        self._take_bounds_of_partitions()
-        ranked = self._ranked()
-        best = ranked[0].found  # the first trial always has a result
-        assert best is not None
-        possible = self._possible(ranked[0])
-        bound_us = min((trial.lower_bound_us for trial in possible), default=0)
-        if self.bounds_all_partitions:
-            bound_us = min(bound_us, self._others_us())
-        if best.value_us is None:
-            best = self._without_schedule(best, is_interrupted)
-        else:
-            bound_us = min(bound_us, best.value_us)
-        result = replace(
-            best,
-            lower_bound_us=bound_us,
-            certificate=self.certificate(bound_us, ranked[0], ranked[0].certificate),
-            baselines=tuple(baselines_of(ranked)),
-            wall_s=wall_s,
-            stopped_by=best.stopped_by
-            if best.value_us is None
-            else reason_of_end(
-                best.value_us,
-                bound_us,
-                self.gap,
-                is_interrupted=is_interrupted,
-                is_exhausted=is_over,
-            ),
-            bound_scope=self.bound_scope,
-        )
-        return Ranking(result, tuple(ranked))
-
-    def _without_schedule(self, found: Result, is_interrupted: bool) -> Result:
-        """Return a result without schedule, with the reason."""
-        if not all(trial.is_impossible for trial in self.trials):
-            possible = [trial for trial in self.trials if not trial.is_impossible]
-            if all(trial.is_over and trial.found is not None for trial in possible):
-                return found if possible[0].found is None else possible[0].found
-            reason = StoppedBy.INTERRUPT if is_interrupted else StoppedBy.TIME_LIMIT
-            message = "no schedule was found in the time given; allow more time or more memory"
-            return replace(found, stopped_by=reason, message=message)
-        if len(self.trials) == 1:
-            return found
-        least = min(self.trials, key=lambda trial: trial.needed_bytes)
-        assert least.found is not None
-        return replace(found, message=why_all_infeasible(least.name, least.found.message or ""))
-
-
-def baselines_of(ranked: Sequence[Trial]) -> Iterator[Baseline]:
-    """Yield the published schedules on the best candidate of each placement, each name once."""
-    placements, names = set(), set()
-    for trial in ranked:
-        published = trial.published or (trial.found.baselines if trial.found else ())
-        if not published or trial.name in placements:
-            continue
-        placements.add(trial.name)
-        for baseline in published:
-            if baseline.name not in names:
-                names.add(baseline.name)
-                yield baseline
-
-
-def why_all_infeasible(name: str, message: str) -> str:
-    """Return why no candidate is feasible, with the message of the one that needs the least."""
-    return f"infeasible with all candidates; with {name}, which needs the least memory: {message}"

@@ -8,7 +8,7 @@ from synth.plan.choose.published import JudgedSchedules, Pass
 from synth.plan.tuning import JUDGING
 
 
-class LeftOut(NamedTuple):
+class UnsearchedSchedule(NamedTuple):
     """A published schedule that fits, and the name of its placement."""
 
     name: str
@@ -16,13 +16,13 @@ class LeftOut(NamedTuple):
     value_us: int
 
 
-def best_left_out(candidates: Sequence[Candidate]) -> LeftOut | None:
+def best_unsearched(candidates: Sequence[Candidate]) -> UnsearchedSchedule | None:
     """Return the best published schedule that fits on placements that are not searched.
 
     Families that read no times are judged, up to a number of ops that takes a fraction of a second.
     None: none fits, or the schedules are too large.
     """
-    left_ops, best = JUDGING.left_out_most_ops, None
+    left_ops, best = JUDGING.unsearched_most_ops, None
     for candidate in candidates:
         problem = candidate.problem
 
@@ -35,5 +35,5 @@ def best_left_out(candidates: Sequence[Candidate]) -> LeftOut | None:
         judged.run(Pass.UNTIMED, charge)
         found = judged.best
         if found is not None and (best is None or found.value_us < best.value_us):
-            best = LeftOut(found.found_by, candidate.name, found.value_us)
+            best = UnsearchedSchedule(found.found_by, candidate.name, found.value_us)
     return best

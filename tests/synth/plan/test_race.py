@@ -8,9 +8,9 @@ import pytest
 
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
-from synth.plan.choose import first_trials, race_run
-from synth.plan.choose.candidates import Candidate, Partitioning
-from synth.plan.choose.race_run import solve_best_of
+from synth.plan.choose import first_trials, race
+from synth.plan.choose.candidates import Candidate, Partitioning, SearchWatch
+from synth.plan.choose.race import solve_best_of
 from synth.plan.partition.balance import balance
 from synth.plan.tuning import RACE
 from synth.schedule.placements import usual
@@ -100,7 +100,7 @@ def test_nothing_fits_anywhere() -> None:
 def test_who_listens_hears_of_what_is_shorter_than_all_before() -> None:
     heard: list[Incumbent] = []
     every = candidates(m=4)
-    chosen = solve_best_of(every, PROFILE, options=counted(20), on_improvement=heard.append)
+    chosen = solve_best_of(every, PROFILE, options=counted(20), watch=SearchWatch(heard.append))
     values = [incumbent.value_us for incumbent in heard]
     assert values == sorted(set(values), reverse=True)
     assert values[-1] == chosen.result.value_us
@@ -112,7 +112,9 @@ def test_who_listens_hears_of_what_is_shorter_than_all_before() -> None:
 def test_a_stop_keeps_the_first_answer() -> None:
     stop = threading.Event()
     stop.set()
-    chosen = solve_best_of(candidates(), PROFILE, options=SolveOptions(60), stop=stop)
+    chosen = solve_best_of(
+        candidates(), PROFILE, options=SolveOptions(60), watch=SearchWatch(stop=stop)
+    )
     assert chosen.result.schedule is not None
     assert chosen.result.stopped_by == StoppedBy.INTERRUPT
     assert [trial.found is None for trial in chosen.trials] == [False] + [True] * 5
@@ -121,7 +123,9 @@ def test_a_stop_keeps_the_first_answer() -> None:
 def test_a_stop_before_anything_fits_proves_nothing() -> None:
     stop = threading.Event()
     stop.set()
-    chosen = solve_best_of(candidates(cap=NEVER), PROFILE, options=SolveOptions(60), stop=stop)
+    chosen = solve_best_of(
+        candidates(cap=NEVER), PROFILE, options=SolveOptions(60), watch=SearchWatch(stop=stop)
+    )
     assert chosen.result.schedule is None
     assert chosen.result.stopped_by == StoppedBy.INTERRUPT
 
@@ -181,7 +185,7 @@ def test_time_goes_to_those_that_can_still_win(monkeypatch: pytest.MonkeyPatch) 
             "bidirectional-v": [(2600, 1500)],
         }
     )
-    monkeypatch.setattr(race_run, "solve_repartitioning", answers)
+    monkeypatch.setattr(race, "solve_repartitioning", answers)
     monkeypatch.setattr(first_trials, "judge", lambda *judged: None)
     chosen = solve_best_of(candidates(), PROFILE, Partitioning.GIVEN, options=counted(100))
     assert answers.asked == [
@@ -202,10 +206,10 @@ def test_those_that_found_no_time_at_first_share_what_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answers = Trials({name: [(2000, 1000)] * 9 for name in [c.name for c in candidates()]})
-    monkeypatch.setattr(race_run, "solve_repartitioning", answers)
+    monkeypatch.setattr(race, "solve_repartitioning", answers)
     monkeypatch.setattr(first_trials, "judge", lambda *judged: None)
     monkeypatch.setattr(
-        race_run, "RACE", replace(RACE, first_share_of_left=0.0, second_share_of_left=0.0)
+        race, "RACE", replace(RACE, first_share_of_left=0.0, second_share_of_left=0.0)
     )
     solve_best_of(candidates(), PROFILE, Partitioning.GIVEN, options=counted(100))
     first, *others = answers.asked

@@ -177,10 +177,7 @@ class PublishedPairs:
             problem = with_partition(searches.costs.table, problem, found.variant.sizes)
         if found.recomputed_layers:
             problem = with_layers(problem, found.recomputed_layers)
-        evaluated = EvaluatedSchedule(
-            found.lowered.schedule, found.timeline, found.score.value_us, found.peaks_bytes, name
-        )
-        return _fixed_trial(candidate, problem, evaluated)
+        return _fixed_trial(candidate, problem, found.evaluated(name))
 
 
 def _fixed_trial(candidate: Candidate, problem: Problem, found: EvaluatedSchedule) -> Trial:
@@ -203,8 +200,7 @@ def search_beside_pairs(
         pairs: the published schedules, not yet judged.
         search: the search for orders; the other arguments are those of it.
     """
-    on_improvement, stop, on_standings = watch
-    clock = options.clock(stop)
+    on_improvement, clock = watch.on_improvement, options.clock(watch.stop)
     for trial in pairs.judge(clock.deadline(RACE.pairs_share_of_limit * options.time_limit_s)):
         assert trial.found is not None
         incumbent = replace(trial.found, wall_s=clock.elapsed_s).as_incumbent()
@@ -220,19 +216,19 @@ def search_beside_pairs(
         is_of_all = one.bound_scope == BoundScope.ALL or not searches_others
         return is_of_all and one.lower_bound_us >= least_us
 
-    enough = ConditionalStop[Incumbent](stop, is_proof)
+    enough = ConditionalStop[Incumbent](watch.stop, is_proof)
 
     def tell(incumbent: Incumbent) -> None:
         enough.watch(incumbent)
         if on_improvement is not None and incumbent.value_us < least_us:
             on_improvement(incumbent)
 
-    def tell_standings(trials: Sequence[Trial]) -> None:
-        on_standings(_ranked(best, trials))
+    def tell_trials(trials: Sequence[Trial]) -> None:
+        watch.on_trials(_ranked(best, trials))
 
     best.published = tuple(pairs.rows)
     rest = replace(options, time_limit_s=max(0.0, clock.left_s()))
-    others = _with_rows(search(rest, SearchWatch(tell, enough, tell_standings)), pairs.rows)
+    others = _with_rows(search(rest, SearchWatch(tell, enough, tell_trials)), pairs.rows)
     if not others.trials:
         only = Trial(pairs.candidates[0], others.result.lower_bound_us, others.result)
         others = others._replace(trials=(only,))

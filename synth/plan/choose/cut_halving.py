@@ -1,4 +1,4 @@
-"""A race of cuts and placements by annealing alone, before one gets a search of its own.
+"""Successive halving of cuts by annealing alone, before one of them gets a search of its own.
 
 A search of the solver takes a second before it gains anything, and is worth most in one piece. So
 where many cuts look alike, each is annealed from its best order, with the layers and stages that
@@ -10,9 +10,10 @@ this order recomputes, and the better ones go on:
 
 Several placements begin with more cuts, a few of each placement. There a cut whose bound is far
 below its value comes first: annealing has much to gain.
-Where recomputation is to be chosen, the best order gets a better choice after each heat, too.
-The heats take equally long: it is successive halving (Jamieson and Talwalkar, AISTATS 2016).
-Where the first rounds of annealing would take longer than a heat, building blocks get the time.
+Where recomputation is to be chosen, the best order gets a better choice after each rung, too.
+Rungs (the word is of Li et al., MLSys 2020) take equally long, as in successive halving (Jamieson
+and Talwalkar, AISTATS 2016).
+Where the first rounds of annealing would take longer than a rung, building blocks get the time.
 """
 
 import math
@@ -21,25 +22,24 @@ from dataclasses import replace
 from functools import cached_property
 
 from synth.plan.choose.candidates import Trial
-from synth.plan.choose.standings import Standings
+from synth.plan.choose.race_state import RaceState
 from synth.plan.recompute.attempts import ChoiceKey
 from synth.plan.recompute.choice_moves import moved_within
 from synth.plan.recompute.given_stages import solve_recomputing, with_merged
-from synth.plan.tuning import CUT_RACE
+from synth.plan.tuning import CUT_HALVING
 from synth.schedule.recomputed_stages import recomputed, without_recompute, written_out
 from synth.search.clock import Clock
 from synth.search.outcome import rank_key
 from synth.solver.improve.annealing import Annealing, first_rounds_s
 from synth.solver.improve.compiled_kernels import are_usable
 from synth.solver.options import Part, SolveOptions
-from synth.solver.result import judged_result
 from synth.solver.watch import SolveWatch
 
 
-class CutRace:
-    """The heats, and the state of the annealing of each cut."""
+class CutHalving:
+    """The rungs, and the state of the annealing of each cut."""
 
-    def __init__(self, race: Standings, options: SolveOptions, clock: Clock) -> None:
+    def __init__(self, race: RaceState, options: SolveOptions, clock: Clock) -> None:
         self.race, self.options, self.clock = race, options, clock
         self._annealings: dict[tuple[Trial, ChoiceKey], Annealing] = {}
 
@@ -66,7 +66,11 @@ class CutRace:
     @property
     def share_of_left(self) -> float:
         """Its share of the remaining time."""
-        return CUT_RACE.share_of_left_of_several if self.is_of_several else CUT_RACE.share_of_left
+        return (
+            CUT_HALVING.share_of_left_of_several
+            if self.is_of_several
+            else CUT_HALVING.share_of_left
+        )
 
     @property
     def can_begin(self) -> bool:
@@ -79,21 +83,21 @@ class CutRace:
         """Improve the schedules of the trials that look best.
 
         Args:
-            until_s: the moment of the search at which the race ends.
+            until_s: the moment of the search at which the last rung ends.
             tell: called with a trial that has a better schedule.
-            move_cuts: called after each heat; it may add a trial on another cut.
+            move_cuts: called after each rung; it may add a trial on another cut.
         """
-        heats = CUT_RACE.heats_of_several if self.race.has_placements else CUT_RACE.heats
-        heat_s = self.clock.left_s(until_s) / len(heats)
-        large = [one for one in self._near(CUT_RACE.cuts_of_blocks) if _has_blocks(one, heat_s)]
+        rungs = CUT_HALVING.rungs_of_several if self.race.has_placements else CUT_HALVING.rungs
+        rung_s = self.clock.left_s(until_s) / len(rungs)
+        large = [one for one in self._near(CUT_HALVING.cuts_of_blocks) if _has_blocks(one, rung_s)]
         if large and Part.MODULO not in self.options.without:
             self._place_blocks(large, until_s, tell)
             move_cuts()
             self._move_choice(tell)
             return
         self.options.report_part(Part.ANNEALING)
-        for place, most in enumerate(heats):
-            num_left = len(heats) - place
+        for place, most in enumerate(rungs):
+            num_left = len(rungs) - place
             end_s = until_s - (num_left - 1) / num_left * self.clock.left_s(until_s)
             for trial, seconds in self.clock.shared(self._near(most), end_s):
                 if seconds > 0 and not self.clock.stop.is_set():
@@ -102,11 +106,11 @@ class CutRace:
             self._move_choice(tell)
 
     def _place_blocks(
-        self, those: Sequence[Trial], until_s: float, tell: Callable[[Trial], None]
+        self, trials: Sequence[Trial], until_s: float, tell: Callable[[Trial], None]
     ) -> None:
         """Improve cuts by building blocks, whose effort does not depend on micro-batches."""
         without = self.options.without | (frozenset(Part) - {Part.MODULO})
-        for trial, seconds in self.clock.shared(those, until_s):
+        for trial, seconds in self.clock.shared(trials, until_s):
             if self.clock.stop.is_set() or seconds <= 0:
                 return
             assert trial.found is not None and trial.found.schedule is not None
@@ -121,16 +125,16 @@ class CutRace:
                 tell(trial)
 
     def _near(self, most: int) -> Sequence[Trial]:
-        """Return the best trials, or of several placements those of most hope, some of each."""
+        """Return the best trials, of several placements by their estimates and some of each."""
         is_of_several = self.race.has_placements
-        factor = CUT_RACE.near_factor_of_several if is_of_several else CUT_RACE.near_factor
+        factor = CUT_HALVING.near_factor_of_several if is_of_several else CUT_HALVING.near_factor
         near = self.race.near(factor)
         able = [one for one in near if not one.is_fixed and one.value_us is not None]
         if not is_of_several:
             return able[:most]
         taken: list[Trial] = []
-        most_of_each = math.ceil(most * CUT_RACE.most_share_of_each)
-        for one in sorted(able, key=_hoped_us):
+        most_of_each = math.ceil(most * CUT_HALVING.most_share_of_each)
+        for one in sorted(able, key=_estimate_us):
             if sum(other.name == one.name for other in taken) < most_of_each:
                 taken.append(one)
         return taken[:most]
@@ -143,8 +147,7 @@ class CutRace:
         if best.problem.layer_menu is not None:
             return
         moved = moved_within(self.clock, best.problem, best.found)
-        if moved is not None:
-            best.found = judged_result(moved.problem, moved.found, best.lower_bound_us)
+        if moved is not None and best.offer(moved.problem, moved.found):
             tell(best)
 
     def _anneal(
@@ -160,14 +163,13 @@ class CutRace:
         is_late, left = clock.deadline(limit_s), annealing.left_of(limit_s, clock)
         least_us = trial.lower_bound_us
         if is_last:
-            found = annealing.run_long(left, is_late, CUT_RACE.long_rounds)
+            found = annealing.run_long(left, is_late, CUT_HALVING.long_rounds)
         else:
             units = left() if clock.is_deterministic else math.inf
             found = annealing.run(units, is_late, least_us)
         for better in found:
-            if rank_key(better.value_us) < rank_key(trial.value_us):
-                whole = replace(better, schedule=written_out(better.schedule, stages))
-                trial.found = judged_result(problem, whole, least_us)
+            whole = replace(better, schedule=written_out(better.schedule, stages))
+            if trial.offer(problem, whole):
                 tell(trial)
 
     def _annealing_of(self, trial: Trial, stages: tuple[int, ...]) -> Annealing:
@@ -180,13 +182,17 @@ class CutRace:
         return self._annealings[key]
 
 
-def _has_blocks(trial: Trial, heat_s: float) -> bool:
-    """Return True if ranks hold several stages, and a heat is shorter than the first rounds."""
+def _has_blocks(trial: Trial, rung_s: float) -> bool:
+    """Return True if ranks hold several stages, and a rung is shorter than the first rounds."""
     problem = trial.problem
-    return problem.placement.holds_several and first_rounds_s(problem.num_ops) > heat_s
+    return problem.placement.holds_several and first_rounds_s(problem.num_ops) > rung_s
 
 
-def _hoped_us(trial: Trial) -> float:
-    """Return a value between that of a trial and its bound: little is gained near the bound."""
+def _estimate_us(trial: Trial) -> float:
+    """Return a value between that of a trial and its bound: little is gained near the bound.
+
+    It stands for the estimate of the best-estimate search of branch and bound (Bénichou et al.,
+    Mathematical Programming 1, 1971).
+    """
     value_us, bound_us = trial.value_us or 0, trial.lower_bound_us
-    return value_us - CUT_RACE.hoped_share * max(0, value_us - bound_us)
+    return value_us - CUT_HALVING.estimate_share * max(0, value_us - bound_us)

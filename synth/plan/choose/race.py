@@ -6,23 +6,24 @@
 3. With a search for partitions, further partitions of a placement become candidates.
 
 A trial starts from the best schedule found for its candidate; if recomputation is to be chosen, the
-stages that recompute in it are one of the choices. A candidate is out once its lower bound proves
-that it cannot win. Time that a trial leaves is for those after it.
+stages that recompute in it are one of the choices. A candidate is pruned once its lower bound
+proves that it cannot win. Time that a trial leaves is for those after it.
 
 Rounds of fewer and fewer candidates with more and more time are sequential halving (Karnin, Koren
 and Somekh, ICML 2013), also known as successive halving (Jamieson and Talwalkar, AISTATS 2016).
-That a proof ends a trial is the racing of Maron and Moore (NeurIPS 1993).
+That a bound prunes a trial before its time is over is racing (Maron and Moore, NeurIPS 1993;
+Birattari et al., GECCO 2002).
 """
 
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
+from synth.plan.choose.announcer import Announcer
 from synth.plan.choose.candidates import (
     Candidate,
-    OnStandings,
     Partitioning,
     Ranking,
+    SearchWatch,
     Trial,
     decided,
 )
@@ -31,13 +32,14 @@ from synth.plan.choose.first_trials import FirstTrials
 from synth.plan.choose.given_orders import best_of_given_orders
 from synth.plan.choose.less_memory import fits_less_memory, less_memory_trial
 from synth.plan.choose.partition_trials import PartitionTrials
-from synth.plan.choose.standings import Standings
+from synth.plan.choose.race_state import RaceState
+from synth.plan.choose.ranking import final_ranking
 from synth.plan.recompute.repartition import solve_repartitioning
 from synth.plan.tuning import CUT_MOVES, RACE
 from synth.profile import Profile
 from synth.solver.options import Part, SolveOptions
 from synth.solver.result import Result
-from synth.solver.watch import OnImprovement, SolveWatch
+from synth.solver.watch import SolveWatch
 
 
 def solve_best_of(
@@ -45,9 +47,7 @@ def solve_best_of(
     profile: Profile,
     partitioning: Partitioning = Partitioning.EVEN,
     options: SolveOptions | None = None,
-    on_improvement: OnImprovement | None = None,
-    stop: threading.Event | None = None,
-    on_standings: OnStandings = lambda trials: None,
+    watch: SearchWatch | None = None,
 ) -> Ranking:
     """Find the best schedule over all candidates.
 
@@ -57,23 +57,18 @@ def solve_best_of(
         profile: the profile of the candidates' costs.
         partitioning: given, even or searched; a search begins with those given.
         options: the time limit is for all candidates together; a hint is ignored.
-        on_improvement: called with improvements over all candidates, on the problem of a trial.
-        stop: ends the race with the best so far.
-        on_standings: called after each step with copies of all trials, best first.
+        watch: told of improvements over all candidates, on the problem of a trial.
 
     Returns:
         The best result, whose bound holds for all candidates, and all trials.
     """
-    options, stop = options or SolveOptions(), stop or threading.Event()
+    options, watch = options or SolveOptions(), watch or SearchWatch()
     if all(candidate.order is not None for candidate in candidates):
-        return best_of_given_orders(
-            candidates, profile, partitioning, options, on_improvement, stop, on_standings
-        )
-    run = _RaceRun(candidates, profile, partitioning, options, on_improvement, stop, on_standings)
-    return run.run()
+        return best_of_given_orders(candidates, profile, partitioning, options, watch)
+    return _Race(candidates, profile, partitioning, options, watch).run()
 
 
-class _RaceRun:
+class _Race:
     """The steps of a race: judging, the search for partitions, and timed trials."""
 
     def __init__(
@@ -82,31 +77,28 @@ class _RaceRun:
         profile: Profile,
         partitioning: Partitioning,
         options: SolveOptions,
-        on_improvement: OnImprovement | None,
-        stop: threading.Event,
-        on_standings: OnStandings,
+        watch: SearchWatch,
     ) -> None:
-        self.profile, self.options, self.on_standings = profile, options, on_standings
-        self.stop, self.clock = stop, options.clock(stop, RACE.least_share_of_limit)
-        self.race = Standings(list(map(decided, candidates)), partitioning, options.gap)
-        self.first = FirstTrials(
-            profile, options, self.race, self.clock, on_improvement, on_standings
-        )
-        self.cut_race = self.first.cut_race
+        self.profile, self.options, self.stop = profile, options, watch.stop
+        self.clock = options.clock(watch.stop, RACE.least_share_of_limit)
+        self.race = RaceState(list(map(decided, candidates)), partitioning, options.gap)
+        self.announcer = Announcer(self.race, self.clock, watch)
+        self.first = FirstTrials(profile, options, self.announcer)
+        self.cut_halving = self.first.cut_halving
         self.partitions = PartitionTrials(profile, options, self.race, self.clock, self.first.cuts)
         self.cuts = CutTrials(profile, self.race, self.first.cuts)
         self.cuts_may_move = partitioning == Partitioning.SEARCHED
-        self.is_over = False  # nothing is left to try
+        self.is_exhausted = False  # nothing is left to try
 
     def run(self) -> Ranking:
         self.first.run()
         race, limit_s = self.race, self.options.time_limit_s
-        if race.partitioning == Partitioning.SEARCHED and not self.cut_race.can_begin:
+        if race.partitioning == Partitioning.SEARCHED and not self.cut_halving.can_begin:
             self._move_cuts()
             self._add_partitions(self.partitions.worth_partitioning())
-        if is_one_cut := self.cut_race.can_begin:
+        if is_one_cut := self.cut_halving.can_begin:
             self._anneal_cuts()
-            if linear := race.best_with_bounds:  # of all its partitions, which tell more than heats
+            if linear := race.best_with_bounds:  # of all its partitions, which tell more than rungs
                 is_one_cut = False
                 self._add_partitions([linear])
         elif len(race.trials) > 1:
@@ -119,29 +111,42 @@ class _RaceRun:
             self._round(near, self.clock.moment_s(RACE.second_share_of_left))
         if not (is_one_cut or race.bounds_all_partitions):
             self._try_less_memory()
+        self._spend_rest(is_one_cut=is_one_cut)
+        if race.is_untried:
+            self._try(race.trials[0], limit_s)  # even without time
+        return final_ranking(
+            race,
+            self.clock.elapsed_s,
+            is_interrupted=self.stop.is_set(),
+            is_exhausted=self.is_exhausted,
+        )
+
+    def _spend_rest(self, *, is_one_cut: bool) -> None:
+        """Search on the trials that may still become the best, until the time is over.
+
+        Args:
+            is_one_cut: annealing has chosen the cut, and only its trial is searched.
+        """
+        race, limit_s = self.race, self.options.time_limit_s
         while self.clock.has_time(limit_s):
             near, promising = race.near(), race.promising()
             if near and is_one_cut and race.has_placements:
                 self._try(near[0], self.clock.left_s(limit_s))
-            elif near and not race.is_of_others(near[0], promising):
+            elif near and not race.gap_is_of_others(near[0], promising):
                 untried = [trial for trial in near if not trial.num_searches]
                 # The best one is searched again, for as long as one of those that wait.
-                num_searches = len(untried) + bool(near[0].num_searches) + race.others_can_win
+                num_searches = len(untried) + bool(near[0].num_searches) + race.untried_can_win
                 part_s = self.clock.left_s(limit_s) / num_searches
+                trial = (*untried, near[0])[0]
                 if is_one_cut:
-                    self._try((*untried, near[0])[0], part_s)
-                    continue
-                share = CUT_MOVES.search_share_of_left if self.cuts_may_move else 1
-                self._try((*untried, near[0])[0], share * part_s)
-                self._move_cuts()
+                    self._try(trial, part_s)
+                else:
+                    share = CUT_MOVES.search_share_of_left if self.cuts_may_move else 1
+                    self._try(trial, share * part_s)
+                    self._move_cuts()
             elif not self._try_further() and not self._try_least(promising):
-                self.is_over = self.clock.has_time(limit_s)
+                self.is_exhausted = self.clock.has_time(limit_s)
                 break
-        if race.is_untried:
-            self._try(race.trials[0], limit_s)  # even without time
-        return race.answer(
-            self.clock.elapsed_s, is_interrupted=self.stop.is_set(), is_over=self.is_over
-        )
 
     def _add_partitions(self, candidates: Sequence[Candidate]) -> None:
         """Search for partitions of some placements, and add those that look best."""
@@ -154,14 +159,14 @@ class _RaceRun:
 
     def _anneal_cuts(self) -> None:
         """Anneal the cuts that look best, and leave the best one of each placement in the race."""
-        race, until_s = self.race, self.clock.moment_s(self.cut_race.share_of_left)
-        self.cut_race.run(until_s, self.first.tell, self._move_cuts)
+        race, until_s = self.race, self.clock.moment_s(self.cut_halving.share_of_left)
+        self.cut_halving.run(until_s, self.first.tell, self._move_cuts)
         if race.has_placements:
             race.keep_best_of_each()
             self.first.tighten()
         elif race.best is not None:
             race.keep_only(race.best)
-        self.on_standings(race.copies())
+        self.announcer.tell_trials()
 
     def _move_cuts(self) -> None:
         """Add a trial of the best order on a better cut, if partitions are searched."""
@@ -188,12 +193,13 @@ class _RaceRun:
             return
         if fits_less_memory(self.race):
             return
-        options = replace(self.options, time_limit_s=limit_s, tries_less_memory=False)
-        given = self.profile, self.race.partitioning, replace(options, hint=None)
+        profile, partitioning = self.profile, self.race.partitioning
+        options = replace(self.options, time_limit_s=limit_s, tries_less_memory=False, hint=None)
+        watch = SearchWatch(stop=self.stop)
 
         def solve(lower: Candidate) -> Result:
             self.clock.grant(limit_s)
-            return solve_best_of([lower], *given, stop=self.stop).result
+            return solve_best_of([lower], profile, partitioning, options, watch).result
 
         new = less_memory_trial(self.race, solve)
         if new is not None:
@@ -221,8 +227,8 @@ class _RaceRun:
         self._try(one, (1 if is_last else RACE.further_share_of_left) * self.clock.left_s(limit_s))
         return True
 
-    def _round(self, those: Sequence[Trial], until_s: float) -> None:
-        for trial, seconds in self.clock.shared(those, until_s):
+    def _round(self, trials: Sequence[Trial], until_s: float) -> None:
+        for trial, seconds in self.clock.shared(trials, until_s):
             self._try(trial, seconds)
 
     def _try(self, trial: Trial, limit_s: float) -> None:
@@ -241,7 +247,7 @@ class _RaceRun:
         if start is not None:
             options = options.going_on_from(start)
         trial.take(self._solve(trial, options))
-        self.on_standings(self.race.copies())
+        self.announcer.tell_trials()
 
     def _solve(self, trial: Trial, options: SolveOptions) -> Result:
         return solve_repartitioning(
@@ -249,6 +255,6 @@ class _RaceRun:
             trial.candidate.problem,
             trial.candidate.choice,
             options,
-            SolveWatch(self.first.announcer.listener(trial), self.stop),
+            SolveWatch(self.announcer.listener(trial), self.stop),
             trial.attempts,
         )

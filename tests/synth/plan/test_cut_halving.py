@@ -1,4 +1,4 @@
-"""Many cuts: list schedules on them, annealing in heats, one search at the end."""
+"""Many cuts: list schedules on them, annealing in rungs, one search at the end."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -11,16 +11,16 @@ from benchmarks.realistic_profiles import RealisticCase, case_of_several_stages
 from benchmarks.realistic_suite import candidate_of
 from synth.costs.recomputation import NOT_RECOMPUTED, Recomputation
 from synth.objective import BoundScope
-from synth.plan.choose import cut_race
-from synth.plan.choose.candidates import Candidate, Partitioning, Trial
-from synth.plan.choose.cut_race import CutRace
-from synth.plan.choose.listed_trials import ListedTrials
-from synth.plan.choose.race_run import solve_best_of
-from synth.plan.choose.standings import Standings
+from synth.plan.choose import cut_halving
+from synth.plan.choose.candidates import Candidate, Partitioning, SearchWatch, Trial
+from synth.plan.choose.cut_halving import CutHalving
+from synth.plan.choose.list_schedule_trials import ListScheduleTrials
+from synth.plan.choose.race import solve_best_of
+from synth.plan.choose.race_state import RaceState
 from synth.plan.partition.candidates import candidate_cuts
 from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.plan.recompute.choice import Choice
-from synth.plan.tuning import CUT_RACE, LISTED_TRIALS
+from synth.plan.tuning import CUT_HALVING, LIST_TRIALS
 from synth.schedule.rank_memory import exceeds_caps, peak_bytes
 from synth.schedule.recomputed_stages import recomputed, written_out
 from synth.schedule.verify import verify
@@ -39,9 +39,9 @@ CASE = case_of_several_stages(6)
 def listed(case: RealisticCase = CASE) -> Iterator[Trial]:
     """Trials with list schedules on all candidate cuts; the best ones come twice, and once here."""
     candidate = candidate_of(case)
-    race = Standings([candidate], Partitioning.SEARCHED, 0.0)
+    race = RaceState([candidate], Partitioning.SEARCHED, 0.0)
     cuts = candidate_cuts(StageCostTable(case.profile), candidate.problem.costs.num_stages)
-    trials = ListedTrials(case.profile, race, lambda _: cuts)
+    trials = ListScheduleTrials(case.profile, race, lambda _: cuts)
     found = trials.of_one(candidate, never, never, lambda _: None)
     return iter({id(trial): trial for trial in found}.values())
 
@@ -56,10 +56,10 @@ def check(trial: Trial) -> int:
     return line.makespan_us
 
 
-def serial_race(choice: Choice = (), stages: Sequence[int] = ()) -> Standings:
+def serial_race(choice: Choice = (), stages: Sequence[int] = ()) -> RaceState:
     """A race of all cuts on which the serial schedule fits, each with it and with R's of stages."""
     candidate = chosen(choice)
-    race = Standings([candidate], Partitioning.SEARCHED, 0.0)
+    race = RaceState([candidate], Partitioning.SEARCHED, 0.0)
     for listed_trial in listed():
         problem = replace(listed_trial.problem, profile=candidate.problem.profile)
         found = evaluate(problem, written_out(serial_schedule(problem), stages), "serial")
@@ -83,10 +83,10 @@ def recomputed_in(trial: Trial) -> tuple[list[int], Recomputation]:
     return recomputed(trial.found.schedule), trial.problem.recomputed_layers
 
 
-def heats(race: Standings) -> None:
-    """Run all heats of a race, in counted effort."""
+def rungs(race: RaceState) -> None:
+    """Run all rungs of a race, in counted effort."""
     options = counted(1)
-    CutRace(race, options, options.clock()).run(0.6, lambda _: None, lambda: None)
+    CutHalving(race, options, options.clock()).run(0.6, lambda _: None, lambda: None)
 
 
 def test_list_schedules_fit_on_many_cuts_and_on_one_of_a_lower_bound_than_all_given() -> None:
@@ -108,10 +108,10 @@ def test_the_rules_have_the_limits_of_round_trips_and_wait_for_more_or_less() ->
     works = [sum(instance[copy].work_us for copy in held) for held in instance.held]
     away = [1 + -(-trip // max(works)) for trip in instance.round_trip_us]
     most = max(copy.num_micro_batches for copy in instance.copies)
-    for number in LISTED_TRIALS.rules_of_several:
+    for number in LIST_TRIALS.rules_of_several:
         limits = [rule.limit for rule in rules[number]]
         assert limits in ([min(most, a + more) for a in away] for more in (0, 1))
-    patience = {rules[number][0].patience for number in LISTED_TRIALS.rules_of_several}
+    patience = {rules[number][0].patience for number in LIST_TRIALS.rules_of_several}
     assert patience == {1.0, 0.5}
 
 
@@ -121,57 +121,57 @@ def test_blocks_take_the_time_of_heats_that_are_too_short(
     without: frozenset[Part], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks are found on the first cuts; the serial schedule leaves much to gain."""
-    monkeypatch.setattr(cut_race, "first_rounds_s", lambda num_ops: 1e9)
-    race, heats = serial_race(), 0
+    monkeypatch.setattr(cut_halving, "first_rounds_s", lambda num_ops: 1e9)
+    race, rungs = serial_race(), 0
     before = {trial: check(trial) for trial in race.trials}
     options = replace(counted(0.6), without=without)
 
     def count() -> None:
-        nonlocal heats
-        heats += 1
+        nonlocal rungs
+        rungs += 1
 
-    CutRace(race, options, options.clock()).run(0.6, lambda _: None, count)
+    CutHalving(race, options, options.clock()).run(0.6, lambda _: None, count)
     found = {trial.found.found_by for trial in before if trial.found is not None}
     assert ("modulo scheduling" in found) == (not without)
-    assert heats == (len(CUT_RACE.heats) if without else 1)
+    assert rungs == (len(CUT_HALVING.rungs) if without else 1)
     gained = [trial for trial in before if check(trial) < before[trial]]
-    assert len(gained) >= (1 if without else CUT_RACE.cuts_of_blocks // 2)
+    assert len(gained) >= (1 if without else CUT_HALVING.cuts_of_blocks // 2)
     assert all(check(trial) <= before[trial] for trial in before)
 
 
-def test_each_heat_anneals_fewer_cuts_and_none_gets_worse(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_rung_anneals_fewer_cuts_and_none_gets_worse(monkeypatch: pytest.MonkeyPatch) -> None:
     race = serial_race()
     before = {trial: check(trial) for trial in race.trials}
     ran: list[list[Trial]] = [[]]
-    anneal = CutRace._anneal
+    anneal = CutHalving._anneal
 
-    def noted(self: CutRace, trial: Trial, *given: object, **named: object) -> None:
+    def noted(self: CutHalving, trial: Trial, *given: object, **named: object) -> None:
         ran[-1].append(trial)
         anneal(self, trial, *given, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(CutRace, "_anneal", noted)
+    monkeypatch.setattr(CutHalving, "_anneal", noted)
     options = counted(1)
-    CutRace(race, options, options.clock()).run(0.6, lambda _: None, lambda: ran.append([]))
+    CutHalving(race, options, options.clock()).run(0.6, lambda _: None, lambda: ran.append([]))
     count = len(race.trials)
-    assert [len(heat) for heat in ran[:-1]] == [min(count, most) for most in CUT_RACE.heats]
+    assert [len(rung) for rung in ran[:-1]] == [min(count, most) for most in CUT_HALVING.rungs]
     assert all(check(trial) < before[trial] for trial in ran[0])
     assert race.best in ran[-2]
 
 
 def test_what_an_order_recomputes_stays_in_its_annealing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CutRace, "_move_choice", lambda *_: None)
+    monkeypatch.setattr(CutHalving, "_move_choice", lambda *_: None)
     race = serial_race(None, stages=[0, 3])
     before = {trial: check(trial) for trial in race.trials}
-    heats(race)
+    rungs(race)
     better = [trial for trial in race.trials if check(trial) < before[trial]]
-    assert len(better) == min(len(race.trials), CUT_RACE.heats[0])
+    assert len(better) == min(len(race.trials), CUT_HALVING.rungs[0])
     assert all(recomputed_in(trial) == ([0, 3], NOT_RECOMPUTED) for trial in race.trials)
 
 
 def test_the_best_order_recomputes_less_where_that_is_better() -> None:
     # One micro-batch at a time fits without the R's, which only take time.
     race = serial_race(None, stages=range(CASE.num_ranks))
-    heats(race)
+    rungs(race)
     assert race.best is not None
     check(race.best)
     stages, layers = recomputed_in(race.best)
@@ -196,8 +196,8 @@ def test_it_applies_to_searched_partitions_under_a_limit(
     candidate = chosen(choice)
     if not caps:
         candidate = candidate.on(replace(candidate.problem, caps_bytes=None))
-    race, options = Standings([candidate] * count, partitioning, 0.0), counted(1)
-    found = CutRace(race, options, options.clock())
+    race, options = RaceState([candidate] * count, partitioning, 0.0), counted(1)
+    found = CutHalving(race, options, options.clock())
     assert found.applies is applies
     assert not found.can_begin  # without a schedule
 
@@ -216,12 +216,12 @@ def several(choice: Choice = ()) -> list[Candidate]:
 def test_list_schedules_are_made_on_the_last_cuts_that_lower_the_bound() -> None:
     """Neighbouring cuts: from one to the next a layer moves over some boundaries."""
     candidate = candidate_of(CASE)
-    race = Standings([candidate], Partitioning.SEARCHED, 0.0)
+    race = RaceState([candidate], Partitioning.SEARCHED, 0.0)
     cuts = candidate_cuts(StageCostTable(CASE.profile), candidate.problem.costs.num_stages)
-    trials = ListedTrials(CASE.profile, race, lambda _: cuts)
-    given = trials._least(candidate, cuts, LISTED_TRIALS.cuts_of_one)
+    trials = ListScheduleTrials(CASE.profile, race, lambda _: cuts)
+    given = trials._least(candidate, cuts, LIST_TRIALS.cuts_of_one)
     last = trials._descended(given[0], never, lambda _: None)
-    assert len(last) == LISTED_TRIALS.descended_cuts
+    assert len(last) == LIST_TRIALS.descended_cuts
     bounds_us = [trial.lower_bound_us for trial in (*last, given[0])]
     assert bounds_us == sorted({*bounds_us})
     for after, before in pairwise(last):
@@ -231,8 +231,8 @@ def test_list_schedules_are_made_on_the_last_cuts_that_lower_the_bound() -> None
 
 
 def test_list_schedules_of_several_placements_are_on_more_cuts_of_better_ones() -> None:
-    race = Standings(several(), Partitioning.SEARCHED, 0.0)
-    trials = ListedTrials(
+    race = RaceState(several(), Partitioning.SEARCHED, 0.0)
+    trials = ListScheduleTrials(
         CASE.profile,
         race,
         lambda where: candidate_cuts(StageCostTable(CASE.profile), where.num_stages),
@@ -247,10 +247,10 @@ def test_list_schedules_of_several_placements_are_on_more_cuts_of_better_ones() 
     assert len({(one.name, one.problem.partition) for one in race.trials}) == len(names)
 
 
-def test_heats_of_several_placements_have_some_cuts_of_each() -> None:
-    race = Standings(several(), Partitioning.SEARCHED, 0.0)
+def test_rungs_of_several_placements_have_some_cuts_of_each() -> None:
+    race = RaceState(several(), Partitioning.SEARCHED, 0.0)
     for candidate in race.candidates:
-        trials = ListedTrials(
+        trials = ListScheduleTrials(
             CASE.profile,
             race,
             lambda where: candidate_cuts(StageCostTable(CASE.profile), where.num_stages),
@@ -258,10 +258,10 @@ def test_heats_of_several_placements_have_some_cuts_of_each() -> None:
         for trial in trials.of_one(candidate, never, never, lambda _: None):
             race.add(trial)
     options = counted(1)
-    runs = CutRace(race, options, options.clock())
-    for most in CUT_RACE.heats_of_several:
+    runs = CutHalving(race, options, options.clock())
+    for most in CUT_HALVING.rungs_of_several:
         taken = runs._near(most)
-        most_of_each = -(-most * CUT_RACE.most_share_of_each // 1)
+        most_of_each = -(-most * CUT_HALVING.most_share_of_each // 1)
         assert len(taken) <= most
         for name in {one.name for one in taken}:
             assert sum(one.name == name for one in taken) <= most_of_each
@@ -289,22 +289,22 @@ def test_the_best_cut_of_each_of_several_placements_stays(choice: Choice) -> Non
     assert answer.result.lower_bound_us == min(least, value_us)
 
 
-def test_a_stop_ends_the_heats(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_ends_the_rungs(monkeypatch: pytest.MonkeyPatch) -> None:
     race, stop, options = serial_race(), threading.Event(), counted(1)
     stop.set()
-    monkeypatch.setattr(cut_race.CutRace, "_anneal", lambda *_, **__: pytest.fail("annealed"))
-    CutRace(race, options, options.clock(stop)).run(0.6, lambda _: None, lambda: None)
+    monkeypatch.setattr(cut_halving.CutHalving, "_anneal", lambda *_, **__: pytest.fail("annealed"))
+    CutHalving(race, options, options.clock(stop)).run(0.6, lambda _: None, lambda: None)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("choice", [(), None])
 def test_one_cut_is_searched_and_it_alone_has_a_bound(choice: Choice) -> None:
-    standings: list[Sequence[Trial]] = []
+    reports: list[Sequence[Trial]] = []
     asked = [chosen(choice)], CASE.profile, Partitioning.SEARCHED, counted(4)
-    answer = solve_best_of(*asked, on_standings=standings.append)
+    answer = solve_best_of(*asked, watch=SearchWatch(on_trials=reports.append))
     (trial,) = answer.trials
-    # Whoever is told of the standings knows of the cut that is left before it is searched.
-    assert [len(told) for told in standings[-2:]] == [1, 1]
+    # Whoever is told of the trials knows of the cut that is left before it is searched.
+    assert [len(told) for told in reports[-2:]] == [1, 1]
     assert trial.num_searches
     value_us = check(trial)
     assert answer.result.value_us == value_us

@@ -1,4 +1,4 @@
-"""The best places of collectives that a search over sharded state has found, to begin from."""
+"""The solution pool of a search over sharded state: the best places of collectives found."""
 
 import random
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from synth.schedule.weight_flow import Sharded
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedCollectives:
     """The programs of one pipeline with collectives in them, and the time of all pipelines."""
 
     order: OrderOfOne
@@ -19,23 +19,23 @@ class Placed:
     value_us: int
 
 
-class PlacePool:
+class SolutionPool:
     """A few placed programs, at most one for each order and kind of sharding."""
 
     def __init__(self, rng: random.Random) -> None:
         """Begin empty; `rng` draws."""
         self._rng = rng
-        self._placed: list[Placed] = []
+        self._placed: list[PlacedCollectives] = []
 
     def __bool__(self) -> bool:
         """True if there is one to begin from."""
         return bool(self._placed)
 
-    def draw(self) -> Placed:
+    def draw(self) -> PlacedCollectives:
         """Draw one, the fastest most often."""
         return self._placed[int(len(self._placed) * self._rng.random() ** 2)]
 
-    def remember(self, placed: Placed) -> None:
+    def remember(self, placed: PlacedCollectives) -> None:
         """Keep one if it is no slower than that of its order and kind of sharding."""
         same = [
             one

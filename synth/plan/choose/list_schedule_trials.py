@@ -8,20 +8,19 @@ wrong one.
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from synth.costs.partition_costs import partition_costs
-from synth.plan.choose.candidates import Candidate, Trial
+from synth.plan.choose.candidates import Candidate, Trial, best_us
 from synth.plan.choose.cut_trials import CutsOf
-from synth.plan.choose.standings import Standings
+from synth.plan.choose.race_state import RaceState
 from synth.plan.partition.boundary_moves import BoundaryMoves
 from synth.plan.partition.candidates import candidate_cuts
 from synth.plan.partition.path_dp import Sizes
 from synth.plan.partition.stage_cost_table import StageCostTable
-from synth.plan.tuning import LISTED_TRIALS
+from synth.plan.tuning import LIST_TRIALS
 from synth.profile import Profile
 from synth.schedule.model import SMALLEST_BUFFERING
 from synth.search.outcome import rank_key
@@ -34,10 +33,9 @@ from synth.solver.improve.release_dates import at_release_dates
 from synth.solver.infeasibility import may_fit
 from synth.solver.instance.memory_models import safe_memory
 from synth.solver.instance.timing import Programs
-from synth.solver.result import judged_result
 
 
-class _Listed(NamedTuple):
+class _ListSchedule(NamedTuple):
     """A list schedule and its builder."""
 
     builder: ListBuilder[Any]
@@ -54,7 +52,7 @@ class _Listed(NamedTuple):
         return self.builder.scored(self.built).programs(self.builder.instance)
 
 
-class ListedTrials:
+class ListScheduleTrials:
     """Makes trials with list schedules, at most one for each placement.
 
     Args:
@@ -63,7 +61,7 @@ class ListedTrials:
     """
 
     def __init__(
-        self, profile: Profile, race: Standings, cuts: CutsOf, *, waits: bool = False
+        self, profile: Profile, race: RaceState, cuts: CutsOf, *, waits: bool = False
     ) -> None:
         self.profile, self.race, self.cuts, self._waits = profile, race, cuts, waits
 
@@ -82,20 +80,16 @@ class ListedTrials:
         for candidate in self.race.candidates:
             if candidate.choice in ((), None) and not should_stop():
                 cuts = self.cuts(candidate.problem.placement)
-                admitted.append(self._least(candidate, cuts, LISTED_TRIALS.cuts))
-        for those in sorted(admitted, key=lambda those: those[0].lower_bound_us if those else 0):
-            known = [
-                one.value_us for one in self.race.trials if one.name in {t.name for t in those}
-            ]
-            best_us = min((us for us in known if us is not None), default=None)
-            best = None
-            for trial in those:
+                admitted.append(self._least(candidate, cuts, LIST_TRIALS.cuts))
+        for trials in sorted(filter(None, admitted), key=lambda trials: trials[0].lower_bound_us):
+            best, least_us = None, self._best_us(trials[0].name)
+            for trial in trials:
                 if should_stop():
                     break
                 self._list(trial, should_stop)
-                charge(LISTED_TRIALS.rules * trial.problem.num_ops)
-                if trial.value_us is not None and (best_us is None or trial.value_us < best_us):
-                    best, best_us = trial, trial.value_us
+                charge(LIST_TRIALS.rules * trial.problem.num_ops)
+                if trial.value_us is not None and trial.value_us < least_us:
+                    best, least_us = trial, trial.value_us
             if best is not None:
                 yield best
 
@@ -117,14 +111,14 @@ class ListedTrials:
             charge: told of the ops that were placed.
         """
         cuts = self.cuts(candidate.problem.placement)
-        trials = self._least(candidate, cuts, LISTED_TRIALS.cuts_of_one)
+        trials = self._least(candidate, cuts, LIST_TRIALS.cuts_of_one)
         path = self._descended(trials[0], ends_descent, charge) if trials else []
         trials[:0], further = path[:1], path[1:]
         for trial in trials:
             if should_stop():
                 return
-            self._list_of_several(trial, LISTED_TRIALS.brief_share, should_stop)
-            charge(len(LISTED_TRIALS.rules_of_several) * trial.problem.num_ops)
+            self._list_of_several(trial, LIST_TRIALS.brief_share, should_stop)
+            charge(len(LIST_TRIALS.rules_of_several) * trial.problem.num_ops)
             if further and trial in path and _is_loose(trial):
                 trials.insert(trials.index(trial) + 1, further.pop(0))
             if trial.value_us is not None:
@@ -132,11 +126,11 @@ class ListedTrials:
                 yield trial
         listed = [trial for trial in trials if trial.value_us is not None]
         listed.sort(key=lambda trial: rank_key(trial.value_us))
-        for trial in listed[: LISTED_TRIALS.thorough_cuts]:
+        for trial in listed[: LIST_TRIALS.thorough_cuts]:
             if should_stop():
                 return
             self._list_of_several(trial, 1.0, should_stop)
-            charge(len(LISTED_TRIALS.rules_of_several) * trial.problem.num_ops)
+            charge(len(LIST_TRIALS.rules_of_several) * trial.problem.num_ops)
             yield trial
 
     def of_several(
@@ -153,7 +147,7 @@ class ListedTrials:
         """
         listed: set[tuple[str, Sizes | None]] = set()
         table = StageCostTable(self.profile)
-        for number, (most, num_cuts) in enumerate(LISTED_TRIALS.rounds_of_several):
+        for number, (most, num_cuts) in enumerate(LIST_TRIALS.rounds_of_several):
             able = (one for one in self.race.candidates if one.choice in ((), None))
             for candidate in sorted(able, key=lambda one: self._best_us(one.name))[:most]:
                 if should_stop():
@@ -167,8 +161,8 @@ class ListedTrials:
                     if should_stop():
                         return
                     listed.add((candidate.name, trial.problem.partition))
-                    self._list_of_several(trial, LISTED_TRIALS.brief_share, should_stop)
-                    charge(len(LISTED_TRIALS.rules_of_several) * trial.problem.num_ops)
+                    self._list_of_several(trial, LIST_TRIALS.brief_share, should_stop)
+                    charge(len(LIST_TRIALS.rules_of_several) * trial.problem.num_ops)
                     if trial.value_us is not None:
                         yield trial
 
@@ -184,13 +178,13 @@ class ListedTrials:
         for trial in those:
             if should_stop():
                 return
-            self._list(trial, should_stop, LISTED_TRIALS.changed_rules)
-            charge(LISTED_TRIALS.changed_rules * trial.problem.num_ops)
+            self._list(trial, should_stop, LIST_TRIALS.changed_rules)
+            charge(LIST_TRIALS.changed_rules * trial.problem.num_ops)
 
     def _best_us(self, name: str) -> float:
         """Return the best value known on a placement."""
-        known = (one.value_us for one in self.race.trials if one.name == name)
-        return min((us for us in known if us is not None), default=math.inf)
+        value_us = best_us(one for one in self.race.trials if one.name == name)
+        return math.inf if value_us is None else value_us
 
     def _least(self, candidate: Candidate, cuts: Sequence[Sizes], most: int) -> list[Trial]:
         """Return trials on those cuts of the least bounds that may win, the least one first."""
@@ -202,7 +196,7 @@ class ListedTrials:
         """Return a trial on a cut; None if nothing fits there."""
         where = candidate.problem.placement
         costs = partition_costs(self.profile, sizes, where.ranks)
-        moved = replace(candidate.problem, costs=costs, partition=sizes, partition_is_best=False)
+        moved = candidate.problem.on_partition(costs, sizes)
         return self.race.new(candidate.on(moved), is_quick=True) if may_fit(moved) else None
 
     def _descended(
@@ -234,10 +228,10 @@ class ListedTrials:
 
         while (other := lower(path[-1])) is not None:
             path.append(other)
-        return path[:0:-1][: LISTED_TRIALS.descended_cuts]
+        return path[:0:-1][: LIST_TRIALS.descended_cuts]
 
     def _list(
-        self, trial: Trial, should_stop: Callable[[], bool], rules: int = LISTED_TRIALS.rules
+        self, trial: Trial, should_stop: Callable[[], bool], rules: int = LIST_TRIALS.rules
     ) -> None:
         """Set the best list schedule of a few rules as the result of a trial.
 
@@ -255,10 +249,10 @@ class ListedTrials:
         )
         found = search(builder, effort, 0, should_stop)
         if problem.placement.holds_several:
-            most_dated = LISTED_TRIALS.dated_orders
+            most_dated = LIST_TRIALS.dated_orders
             found += at_release_dates(builder, 0, should_stop, most_orders=most_dated)
-        best = sorted(found, key=lambda one: one.value_us)[: LISTED_TRIALS.evaluated]
-        self._take(trial, [_Listed(builder, one) for one in best], should_stop)
+        best = sorted(found, key=lambda one: one.value_us)[: LIST_TRIALS.evaluated]
+        self._take(trial, [_ListSchedule(builder, one) for one in best], should_stop)
 
     def _list_of_several(self, trial: Trial, share: float, should_stop: Callable[[], bool]) -> None:
         """Do the same where ranks hold several stages, by the rules that are best there.
@@ -267,24 +261,24 @@ class ListedTrials:
         others. Half of the effort is for the default buffers, and half for the most: orders made
         for few buffers wait for them where a rank sends much at once, and many need memory.
         """
-        problem, found = trial.problem, list[_Listed]()
-        for buffering in LISTED_TRIALS.bufferings_of_several:
+        problem, found = trial.problem, list[_ListSchedule]()
+        for buffering in LIST_TRIALS.bufferings_of_several:
             instance = safe_memory(problem, BUFFERINGS[buffering])
             builder, rules = CompiledBuilder(instance, problem.objective), list(variants(instance))
-            chosen = [rules[number] for number in LISTED_TRIALS.rules_of_several]
+            chosen = [rules[number] for number in LIST_TRIALS.rules_of_several]
             built = [one for one in map(builder.build, chosen) if one is not None]
-            of_one = share / len(LISTED_TRIALS.bufferings_of_several)
+            of_one = share / len(LIST_TRIALS.bufferings_of_several)
             built += at_release_dates(builder, 0, should_stop, of_one)
-            best = sorted(built, key=lambda one: one.value_us)[: LISTED_TRIALS.evaluated]
-            found += [_Listed(builder, one) for one in best]
-        far = LISTED_TRIALS.far_factor
+            best = sorted(built, key=lambda one: one.value_us)[: LIST_TRIALS.evaluated]
+            found += [_ListSchedule(builder, one) for one in best]
+        far = LIST_TRIALS.far_factor
         if self.race.has_placements:
-            far = LISTED_TRIALS.far_factor_of_several
+            far = LIST_TRIALS.far_factor_of_several
         far_us = far * (self.race.best_us or math.inf)
         self._take(trial, [one for one in found if one.value_us < far_us], should_stop)
 
     def _take(
-        self, trial: Trial, found: Sequence["_Listed"], should_stop: Callable[[], bool]
+        self, trial: Trial, found: Sequence["_ListSchedule"], should_stop: Callable[[], bool]
     ) -> None:
         """Set the best of some orders that fits as the result of a trial.
 
@@ -299,12 +293,12 @@ class ListedTrials:
             )
             if schedule is not None and (best is None or schedule.value_us < best.value_us):
                 best = schedule
-        if best is not None and rank_key(best.value_us) < rank_key(trial.value_us):
-            trial.found = judged_result(trial.problem, best, trial.lower_bound_us)
+        if best is not None:
+            trial.offer(trial.problem, best)
 
 
 def _is_loose(trial: Trial) -> bool:
     """Return True if no list schedule is found, or only one far above the bound."""
     return (
-        trial.value_us is None or trial.value_us > LISTED_TRIALS.loose_factor * trial.lower_bound_us
+        trial.value_us is None or trial.value_us > LIST_TRIALS.loose_factor * trial.lower_bound_us
     )

@@ -1,7 +1,6 @@
 """Published schedules with F and BW at once as answers of a search."""
 
 import random
-import threading
 from dataclasses import replace
 
 import pytest
@@ -11,9 +10,9 @@ from synth.costs.partition_costs import partition_costs
 from synth.families import families
 from synth.layer_times import LayerTimes
 from synth.objective import BoundScope
-from synth.plan.choose import with_pairs
+from synth.plan.choose import published_pairs
 from synth.plan.choose.candidates import Candidate, Partitioning, Ranking, SearchWatch
-from synth.plan.choose.with_pairs import PublishedPairs, search_beside_pairs
+from synth.plan.choose.published_pairs import PublishedPairs, search_beside_pairs
 from synth.plan.reprove.reproof import ProofVerdict
 from synth.plan.reprove.reprove import reprove
 from synth.profile import Profile
@@ -104,7 +103,7 @@ def test_the_pairs_of_a_hint_are_tried_as_they_are(
     hint = synth.simulate(
         "dualpipe-v:overlap", profile, ranks=RANKS, micro_batches=NUMBER, partition=sizes
     )
-    monkeypatch.setattr(with_pairs, "pair_names", lambda where: [])
+    monkeypatch.setattr(published_pairs, "pair_names", lambda where: [])
     plan = solved(profile, placement="v", hint=hint)
     assert plan.schedule().overlapped == hint.schedule().overlapped
     assert (plan.partition, plan.claim.makespan_us) == (hint.partition, hint.claim.makespan_us)
@@ -185,5 +184,5 @@ def test_a_bound_of_the_partitions_tried_does_not_end_a_search_for_others(
         return Ranking(found, ())
 
     options = SolveOptions(time_limit_s=1, workers=1, deterministic=True)
-    search_beside_pairs(pairs, search, options, SearchWatch(None, threading.Event()))
+    search_beside_pairs(pairs, search, options, SearchWatch())
     assert ends == [partitioning != Partitioning.SEARCHED, True]
