@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from synth.objective import Objective
 from synth.plan.tuning import LIST_JUDGING
-from synth.solver.improve import list_scheduling, priority_rules
+from synth.solver.improve import priority_rules
+from synth.solver.improve.list_builders import list_builder
 from synth.solver.instance.instance import SPLIT, Instance
 from synth.solver.problem import Problem
 
@@ -53,7 +54,7 @@ class ListScheduleJudge:
                 rules are skipped.
             should_stop: asked after each rule once one has a schedule.
         """
-        builder = list_scheduling.Builder(instance, objective)
+        builder = list_builder(instance, objective)
         rules = list(islice(priority_rules.variants(instance), num_rules))
         found: list[RuleValue] = []
         for rule in (first_rule, *(rule for rule in range(len(rules)) if rule != first_rule)):

@@ -70,9 +70,7 @@ class FirstTrials:
             share = LIST_TRIALS.share_of_left_of_several
         should_stop = self._stops_at(self.clock.moment_s(share))
 
-        def charge(ops: int) -> None:
-            self.clock.grant(ops / LIST_TRIALS.ops_per_s)
-
+        charge = self._charge_listed
         if self.cut_halving.is_of_several:
             found = self.listed.of_several(should_stop, charge)
         elif is_one:
@@ -83,6 +81,15 @@ class FirstTrials:
             found = self.listed.all(should_stop, charge)
         for trial in found:
             self.tell(self.race.add(trial))
+
+    def list_on(self, those: Sequence[Trial], until_s: float) -> None:
+        """Make list schedules on some candidates until a moment of the search."""
+        self.listed.on(those, self._stops_at(until_s), self._charge_listed)
+        for trial in those:
+            self.tell(trial)
+
+    def _charge_listed(self, ops: int) -> None:
+        self.clock.grant(ops / LIST_TRIALS.ops_per_s)
 
     def _stops_at(self, until_s: float) -> Callable[[], bool]:
         """Return a function that is true from a moment on, or once the search is stopped."""

@@ -166,6 +166,21 @@ class ListScheduleTrials:
                     if trial.value_us is not None:
                         yield trial
 
+    def on(
+        self, those: Sequence[Trial], should_stop: Callable[[], bool], charge: Callable[[int], None]
+    ) -> None:
+        """Set the best list schedules, found by changes of rules, as the results of trials.
+
+        Args:
+            should_stop: ends the search.
+            charge: told of the ops that were placed.
+        """
+        for trial in those:
+            if should_stop():
+                return
+            self._list(trial, should_stop, LIST_TRIALS.changed_rules)
+            charge(LIST_TRIALS.changed_rules * trial.problem.num_ops)
+
     def _best_us(self, name: str) -> float:
         """Return the best value known on a placement."""
         value_us = best_us(one for one in self.race.trials if one.name == name)
@@ -215,11 +230,16 @@ class ListScheduleTrials:
             path.append(other)
         return path[:0:-1][: LIST_TRIALS.descended_cuts]
 
-    def _list(self, trial: Trial, should_stop: Callable[[], bool]) -> None:
-        """Set the best list schedule of a few rules as the result of a trial."""
+    def _list(
+        self, trial: Trial, should_stop: Callable[[], bool], rules: int = LIST_TRIALS.rules
+    ) -> None:
+        """Set the best list schedule of a few rules as the result of a trial.
+
+        Where ranks hold one stage, limits on what is in flight space micro-batches anyway.
+        """
         problem = trial.problem
         instance = safe_memory(problem, SMALLEST_BUFFERING)
-        effort = LIST_TRIALS.rules * instance.num_ops
+        effort = rules * instance.num_ops
         builder = list_builder(
             instance,
             problem.objective,
@@ -228,8 +248,9 @@ class ListScheduleTrials:
             must_stop=should_stop,
         )
         found = search(builder, effort, 0, should_stop)
-        most_dated = LIST_TRIALS.dated_orders
-        found += at_release_dates(builder, 0, should_stop, most_orders=most_dated)
+        if problem.placement.holds_several:
+            most_dated = LIST_TRIALS.dated_orders
+            found += at_release_dates(builder, 0, should_stop, most_orders=most_dated)
         best = sorted(found, key=lambda one: one.value_us)[: LIST_TRIALS.evaluated]
         self._take(trial, [_ListSchedule(builder, one) for one in best], should_stop)
 

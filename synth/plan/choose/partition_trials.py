@@ -116,7 +116,7 @@ class PartitionTrials:
         return None
 
     def raise_bounds(self, until_s: float) -> None:
-        """Raise the bounds over all untried partitions, placement by placement, until a moment."""
+        """Raise the bounds over all partitions, placement by placement, until a moment."""
         queues = self.race.queues
         for place, (name, queue) in enumerate(queues.items()):
             limit_s = self.clock.left_s(until_s) / (len(queues) - place)
@@ -124,7 +124,7 @@ class PartitionTrials:
             if best_us is None or limit_s <= 0:
                 return
             options = replace(self.options, time_limit_s=limit_s)
-            tried = self.race.partitions_of(name)
+            tried = self.race.bounds_of(name)
             spent_s = queue.raise_bound(tried, best_us, options, self.clock.deadline(limit_s))
             self.clock.grant(spent_s)
 

@@ -104,12 +104,12 @@ class _Race:
         elif len(race.trials) > 1:
             first_s = RACE.first_share_of_left * self.clock.left_s(limit_s)
             self._round(race.first_round(first_s), self.clock.moment_s(RACE.first_share_of_left))
-        if not is_one_cut and len(near := race.near()[: RACE.few]) > 1:
-            self._round(near, self.clock.moment_s(RACE.second_share_of_left))
-        if race.bounds_all_partitions:
+        if race.bounds_all_partitions:  # leaves out what cannot win, before it gets more time
             self.partitions.raise_bounds(self.clock.moment_s(RACE.bounds_share_of_left))
             self._try_further()
-        if not is_one_cut:
+        if not is_one_cut and len(near := race.near()[: RACE.few]) > 1:
+            self._round(near, self.clock.moment_s(RACE.second_share_of_left))
+        if not (is_one_cut or race.bounds_all_partitions):
             self._try_less_memory()
         self._spend_rest(is_one_cut=is_one_cut)
         if race.is_untried:
@@ -152,6 +152,8 @@ class _Race:
         """Search for partitions of some placements, and add those that look best."""
         until_s = self.clock.moment_s(self.partitions.share_of_left(candidates))
         for new in self.partitions.first(candidates, until_s):
+            if self.race.bounds_all_partitions:
+                self.first.list_on(new, until_s)
             self.race.trials += new
             self.first.judge(new, until_s)
 

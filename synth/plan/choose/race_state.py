@@ -1,6 +1,5 @@
 """The state of a race between candidates: their trials, those that can still win, their bounds."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from operator import itemgetter
@@ -14,7 +13,7 @@ from synth.plan.recompute.choice import bound_us as closed_bound_us
 from synth.plan.recompute.choice import quick_bound_us
 from synth.plan.recompute.layer_choice import without_layers
 from synth.plan.tuning import RACE
-from synth.schedule.files.certificate import CLOSED_FORMS, Certificate, PartitionProof
+from synth.schedule.files.certificate import CLOSED_FORMS, Certificate, PartitionProof, ProvenBound
 from synth.search.outcome import rank_key, relative_gap
 from synth.solver.evaluate.evaluate import EvaluatedSchedule
 from synth.solver.problem import Problem
@@ -154,6 +153,14 @@ class RaceState:
         problems = (one.problem for one in self.trials if one.name == name)
         return [problem.partition for problem in problems if problem.partition is not None]
 
+    def bounds_of(self, name: str) -> dict[tuple[int, ...], ProvenBound]:
+        """Return the bounds of the partitions of a placement that have trials."""
+        return {
+            one.problem.partition: ProvenBound(one.lower_bound_us, one.certificate or CLOSED_FORMS)
+            for one in self.trials
+            if one.name == name and one.problem.partition is not None
+        }
+
     def copies(self) -> tuple[Trial, ...]:
         """Return copies of all trials, best first."""
         return tuple(map(replace, self.ranked()))
@@ -182,21 +189,23 @@ class RaceState:
 
     def promising(self) -> list[Trial]:
         """Return the trials that may still become the best, best first."""
-        self._take_bounds_of_runs()
+        self._take_bounds_of_partitions()
         return [trial for trial in self.ranked() if self.can_win(trial)]
 
     def near(self, times: float = RACE.near_factor, *, is_first_round: bool = False) -> list[Trial]:
         """Return the promising trials whose value is near the best.
 
         Candidates on which no published schedule fits are not near once others were judged, but may
-        have a trial in the first round.
+        have a trial in the first round. There the best list schedule of a partition counts, too.
         """
         most_us, promising = times * (self.best_us or 0), self.promising()
         with_unknown = is_first_round or not self.is_judged
+        by_lists = is_first_round and self.bounds_all_partitions
+        values = [self._estimated_us(one) if by_lists else one.value_us for one in promising]
         return [
             one
-            for one in promising
-            if (with_unknown if one.value_us is None else one.value_us <= most_us)
+            for one, value_us in zip(promising, values, strict=True)
+            if (with_unknown if value_us is None else value_us <= most_us)
         ]
 
     def first_round(self, limit_s: float) -> Sequence[Trial]:
@@ -218,18 +227,21 @@ class RaceState:
         untried = [trial for _, trial in sorted(turns, key=itemgetter(0))]
         if self.bounds_all_partitions:
             # Once the best is known, bounds leave many of the others out.
-            untried.sort(key=self._estimated_us)
+            untried.sort(key=lambda trial: rank_key(self._estimated_us(trial)))
         most = limit_s / (RACE.trial_s_per_op * self.candidates[0].problem.num_ops)
         return untried[: max(1, int(most))]
 
-    def _estimated_us(self, trial: Trial) -> float:
-        """Return the value of a trial, or that of its best list schedule if this is less."""
+    def _estimated_us(self, trial: Trial) -> int | None:
+        """Return the value of a trial, or that of its best list schedule if this is less.
+
+        None if neither is known.
+        """
         queue, sizes = self.queues[trial.name], trial.problem.partition
         # Judged with all micro-batches, or not comparable.
         is_whole = sizes is not None and queue.bounds is queue.search.bounds
         judged = queue.search.judged.get(sizes) if is_whole and sizes else None
         known = [trial.value_us, None if judged is None else judged.value_us]
-        return min((us for us in known if us is not None), default=math.inf)
+        return min((us for us in known if us is not None), default=None)
 
     @property
     def has_many_cuts(self) -> bool:
@@ -325,7 +337,10 @@ class RaceState:
         if len(self.queues) > 1:
             return None
         ((name, queue),) = self.queues.items()
-        proven: dict[Sizes | None, Certificate | None] = dict.fromkeys(queue.pruned)
+        single = {} if queue.single is None else queue.single.proven
+        proven: dict[Sizes | None, Certificate | None] = {
+            sizes: one.certificate for sizes, one in single.items()
+        }
         of_name = (one for one in self.trials if one.name == name)
         proven |= {one.problem.partition: one.certificate for one in of_name}
         proven[trial.problem.partition] = own
@@ -339,20 +354,23 @@ class RaceState:
     def settle_bounds(self) -> None:
         """Give each trial the best bound that is known of its problem."""
         self._share_bounds()
-        self._take_bounds_of_runs()
+        self._take_bounds_of_partitions()
 
-    def _take_bounds_of_runs(self) -> None:
-        """Raise the bounds of trials to those of the runs of layers of their partitions.
+    def _take_bounds_of_partitions(self) -> None:
+        """Raise the bounds of trials to those of their partitions, alone or by runs of layers.
 
-        Only where the certificate of the answer names such runs.
+        Only where the certificate of the answer names these.
         """
         if not self.bounds_all_partitions:
             return
         for trial in self.trials:
-            is_of_runs = not (trial.is_fixed or trial.is_impossible)
-            if trial.problem.partition is not None and is_of_runs:
-                bound_us = self.queues[trial.name].bound_us(trial.problem.partition)
-                trial.lower_bound_us = max(trial.lower_bound_us, bound_us)
+            sizes, queue = trial.problem.partition, self.queues[trial.name]
+            if sizes is None or trial.is_fixed or trial.is_impossible:
+                continue
+            proven = queue.proven(sizes)
+            if proven is not None and proven.bound_us > trial.lower_bound_us:
+                trial.lower_bound_us, trial.certificate = proven
+            trial.lower_bound_us = max(trial.lower_bound_us, queue.bound_us(sizes))
 
     def _share_bounds(self) -> None:
         """Give all trials of the same problem the best of their bounds, with its certificate."""

@@ -45,6 +45,13 @@ class BoundaryMoves:
         after[self.first[move] : self.last[move] + 1] += self.step[move]
         return after
 
+    def all_moved(self, edges: IntArray, moves: IntArray) -> IntArray:
+        """Compute the edges after each of some moves, a row for each."""
+        place, (first, last) = np.arange(len(edges)), (self.first[moves], self.last[moves])
+        shifted = (first[:, None] <= place) & (place <= last[:, None])
+        after: IntArray = edges + shifted * self.step[moves][:, None]
+        return after
+
     def changes(self, edges: IntArray, moves: IntArray, of: OfStages, shares: IntArray) -> _Column:
         """Compute the change of each rank's value by each move, a row for each move.
 

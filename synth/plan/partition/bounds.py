@@ -168,24 +168,9 @@ class PartitionBounds:
             spent_s += step_s
         return RaisedBound(least, spent_s)
 
-    def raise_one(
-        self,
-        sizes: Sizes,
-        value_us: int,
-        options: SolveOptions,
-        should_stop: Callable[[], bool],
-    ) -> float:
-        """Make bounds of one partition until its bound is no less than a value; what that took."""
-        spent_s = 0.0
-        self.keep_within(value_us)
-        while self.paths.bound_us(sizes) < value_us and not should_stop():
-            path = Least(self.paths.bound_us(sizes), sizes)
-            left = replace(options, time_limit_s=options.time_limit_s - spent_s)
-            step_s = self._raise_path(path, value_us, options, left, should_stop)
-            if step_s is None:
-                break
-            spent_s += step_s
-        return spent_s
+    def bounds_of_ranks(self, sizes: Sizes) -> list[int]:
+        """Return the bound of each rank of a partition."""
+        return [self.paths[run] for run in runs_of(sizes)]
 
     def _raise_path(
         self,

@@ -69,19 +69,21 @@ class LifetimeCuts:
     def best(
         self, starts: Sequence[Sequence[int]], should_stop: Callable[[], bool]
     ) -> tuple[int, ...]:
-        """Return the best cut that single moves of boundaries reach from some cuts."""
-        found = [
-            self._descend(np.concatenate(([0], np.cumsum(one))), should_stop) for one in starts
-        ]
-        _, edges = min(found, key=lambda pair: pair[0])
-        return tuple(np.diff(edges).tolist())
+        """Return the best cut that moves of boundaries reach from the best of some cuts."""
+        edges = np.array([np.concatenate(([0], np.cumsum(one))) for one in starts])
+        scores = self._scores(edges)
+        first = sorted(range(len(edges)), key=scores.__getitem__)
+        count = max(1, LIFETIME_CUT.moves_at_once // max(1, len(self.moves)))
+        found = [self._descend(edges[place], should_stop) for place in first[:count]]
+        _, best = min(found, key=lambda pair: pair[0])
+        return tuple(np.diff(best).tolist())
 
     def _descend(
         self, edges: IntArray, should_stop: Callable[[], bool]
     ) -> tuple[tuple[float, float], IntArray]:
         score = self._scores(edges[None, :])[0]
         while len(possible := self.moves.possible(edges)) and not should_stop():
-            moved = np.stack([self.moves.moved(edges, move) for move in possible.tolist()])
+            moved = self.moves.all_moved(edges, possible)
             scores = self._scores(moved)
             best = min(range(len(scores)), key=scores.__getitem__)
             if scores[best] >= score:
@@ -97,18 +99,16 @@ class LifetimeCuts:
 
     def times_us(self, edges: IntArray) -> _Array:
         """Return for each row of edges and each rank the time that one micro-batch keeps it."""
-        begin, end = edges[:, :-1], edges[:, 1:]
-        up_to = self.table.times_up_to
-        work = {
-            kind: up_to[kind][end] - up_to[kind][begin] for kind in (OpKind.F, OpKind.B, OpKind.W)
-        }
-        way = work[OpKind.F] + work[OpKind.B]
+        table = self.table
+        way_up_to = table.times_up_to[OpKind.F] + table.times_up_to[OpKind.B]
+        way, work, saved, static = (
+            np.diff(up_to[edges], axis=1)
+            for up_to in (way_up_to, table.work_up_to, table.saved_up_to, table.static_up_to)
+        )
         way[:, :-1] += self.transfers_us[np.arange(edges.shape[1] - 2), edges[:, 1:-1] - 1]
         lifetimes = way[:, ::-1].cumsum(axis=1)[:, ::-1]
-        saved = self.table.saved_up_to[end] - self.table.saved_up_to[begin]
-        static = self.table.static_up_to[end] - self.table.static_up_to[begin]
         room = self.caps_bytes - static @ self.held.T
         by_memory = (saved * lifetimes) @ self.held.T / np.maximum(room, 1)
         by_memory = np.where(room > 0, by_memory, LIFETIME_CUT.no_room_us - room)
-        busy: _Array = np.maximum(sum(work.values()) @ self.held.T, by_memory)
+        busy: _Array = np.maximum(work @ self.held.T, by_memory)
         return busy

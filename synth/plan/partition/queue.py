@@ -1,13 +1,15 @@
 """Queue of partitions to try, and a bound on the untried ones."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from synth.plan.partition.bounds import PartitionBounds
 from synth.plan.partition.partition_search import PartitionSearch
-from synth.plan.partition.path_dp import Sizes
+from synth.plan.partition.path_dp import Least, Sizes
+from synth.plan.partition.single_partitions import SinglePartitions
 from synth.plan.tuning import PARTITION_QUEUE
+from synth.schedule.files.certificate import ProvenBound
 from synth.search.outcome import relative_gap
 from synth.solver.options import SolveOptions
 from synth.solver.problem import Problem
@@ -30,38 +32,74 @@ class PartitionQueue:
     Attributes:
         bounds: over all partitions; None: there are none.
         poor: partitions whose list schedule was far from the best.
-        pruned: the lower bounds of partitions that cannot win.
         shown: partitions of local search that were returned.
+        single: bounds of partitions of their own, if there are bounds over all.
     """
 
     search: PartitionSearch
     bounds: PartitionBounds | None
     poor: set[Sizes] = field(default_factory=set)
-    pruned: dict[Sizes, int] = field(default_factory=dict)
     shown: set[Sizes] = field(default_factory=set)
+    single: SinglePartitions | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin without bounds of single partitions."""
+        self.single = None if self.bounds is None else SinglePartitions(self.bounds)
 
     def bound_us(self, sizes: Sizes) -> int:
-        """Return the lower bound of a partition; 0 without one."""
+        """Return the lower bound of a partition by runs of layers; 0 without one."""
         return 0 if self.bounds is None else self.bounds.bound_us(sizes) or 0
+
+    def proven(self, sizes: Sizes) -> ProvenBound | None:
+        """Return the bound of a partition of its own; None without one."""
+        return None if self.single is None else self.single.proven.get(sizes)
 
     def least_us(self, tried: Collection[Sizes]) -> int | None:
         """Return the lower bound over all untried partitions; None without bounds over all."""
-        if self.bounds is None:
-            return None
-        return min((self.bounds.least({*tried, *self.pruned}).bound_us, *self.pruned.values()))
+        return None if self.bounds is None else self._least(tried).bound_us
+
+    def _least(self, without: Collection[Sizes], path: Least | None = None) -> Least:
+        """Return the least bound of a partition, some left out, and the partition.
+
+        Args:
+            path: of those that have no bound of their own; None: found here.
+        """
+        assert self.bounds is not None and self.single is not None
+        proven = self.single.proven
+        known = (Least(one.bound_us, sizes) for sizes, one in proven.items())
+        least = path or self.bounds.least({*without, *proven})
+        return min([least, *(one for one in known if one.sizes not in without)], key=_bound_us)
 
     def raise_bound(
         self,
-        tried: Collection[Sizes],
+        tried: Mapping[Sizes, ProvenBound],
         value_us: int,
         options: SolveOptions,
         should_stop: Callable[[], bool],
     ) -> float:
-        """Raise the bound over all untried partitions towards a value; return what that took."""
-        if self.bounds is None:
+        """Raise the bound over all partitions towards a value; return what that took.
+
+        Single ranks come first. They leave few partitions open, each of which is bounded alone.
+
+        Args:
+            tried: the bounds of partitions that have trials.
+        """
+        if self.bounds is None or self.single is None:
             return 0.0
-        without = {*tried, *self.pruned}
-        return self.bounds.raise_least(value_us, without, options, should_stop).spent_s
+        for sizes, proven in tried.items():
+            if proven.bound_us > self.bound_us(sizes):
+                self.single.note(sizes, proven)
+        spent_s = 0.0
+        while (left_s := options.time_limit_s - spent_s) > 0 and not should_stop():
+            left = replace(options, time_limit_s=left_s)
+            raised = self.bounds.raise_least(value_us, self.single.proven, left, should_stop)
+            spent_s += raised.spent_s
+            least, left_s = self._least((), raised.least), options.time_limit_s - spent_s
+            is_enough = relative_gap(value_us, min(value_us, least.bound_us)) <= options.gap
+            if least.sizes is None or is_enough or left_s <= 0 or should_stop():
+                break
+            spent_s += self.single.raise_one(least.sizes, value_us, options, left_s, should_stop)
+        return spent_s
 
     def next(
         self,
@@ -82,14 +120,14 @@ class PartitionQueue:
         part = replace(options, time_limit_s=PARTITION_QUEUE.share * options.time_limit_s)
         spent_s = 0.0
         self.search.should_stop = should_stop
-        for known in tried:
-            spent_s += self.bounds.raise_one(known, value_us, part, should_stop)
+        assert self.single is not None
         while not should_stop() and spent_s < options.time_limit_s:
-            without = {*tried, *self.pruned, *self.poor}
-            (bound_us, sizes), seconds = self.bounds.raise_least(
-                value_us, without, part, should_stop
+            without = {*tried, *self.poor}
+            raised = self.bounds.raise_least(
+                value_us, {*without, *self.single.proven}, part, should_stop
             )
-            spent_s += seconds + self.search.judging_s
+            spent_s += raised.spent_s + self.search.judging_s
+            bound_us, sizes = self._least(without, raised.least)
             if sizes is None or relative_gap(value_us, bound_us) <= options.gap:
                 break
             if self.search.looks_good(sizes):
@@ -98,15 +136,15 @@ class PartitionQueue:
         return NextPartition(None, spent_s)
 
     def prune(self, problem: Problem, bound_us: int) -> None:
-        """Never return a partition again: its lower bound proves that it cannot win."""
-        if problem.partition is not None:
-            self.pruned[problem.partition] = bound_us
+        """Note the closed-form bound of a partition, which proves that it cannot win."""
+        if problem.partition is not None and self.single is not None:
+            self.single.note(problem.partition, ProvenBound.by_closed_forms(bound_us))
 
     def least(self, tried: Collection[Sizes], value_us: int, gap: float) -> NextPartition:
         """Return the partition of the least bound; its problem is None if none can win."""
         if self.bounds is None:
             return NextPartition(None)
-        bound_us, sizes = self.bounds.least({*tried, *self.pruned})
+        bound_us, sizes = self._least(tried)
         if sizes is None or relative_gap(value_us, bound_us) <= gap:
             return NextPartition(None)
         return NextPartition(self.bounds.problem_on(sizes), PARTITION_QUEUE.choice_s)
@@ -117,3 +155,7 @@ class PartitionQueue:
                 self.shown.add(problem.partition)
                 return problem
         return None
+
+
+def _bound_us(least: Least) -> int:
+    return least.bound_us

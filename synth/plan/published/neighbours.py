@@ -66,7 +66,7 @@ class Neighbours:
         moves = self._moves.possible(edges)
         if not len(moves):
             return
-        moved = np.stack([self._moves.moved(edges, move) for move in moves])
+        moved = self._moves.all_moved(edges, moves)
         stages = self._works.of(moved[:, :-1], moved[:, 1:]) / self._speeds
         ranks = stages @ self._held.T
         keys = [(ranks**2).sum(axis=1), self._critical_us(moved, guide)]

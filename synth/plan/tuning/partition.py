@@ -37,6 +37,9 @@ class SeveralStagesTuning:
 class LifetimeCutTuning:
     """The cut on which ranks are busy for the shortest time, with work or with full memory."""
 
+    # Moves from all cuts with which it begins, together: their number grows with the square of the
+    # stages, and each is tried hundreds of times.
+    moves_at_once: int = 12_000
     # The time of a rank without room for activations: above that of any other.
     no_room_us: float = 1e15
 
@@ -67,6 +70,11 @@ class PartitionBoundTuning:
     first_share: float = 0.1
     # Least effort of a question, in seconds: most are answered within.
     least_question_s: float = 0.04
+    # Share of the time for models of several ranks of a partition, when it is first bounded so;
+    # each further time it is twice as long.
+    first_share_of_several: float = 0.1
+    # Ranks that are modelled together with the one that proves most.
+    second_ranks: int = 3
     # Approximate time of the closed forms of one run of layers.
     closed_form_s: float = 0.001
 

@@ -71,6 +71,8 @@ class ListTrialTuning:
     rules: int = 12
     # Orders from release dates on each of them, at most: those of few ops soon repeat.
     dated_orders: int = 4_000
+    # Rules on each of the best partitions of one stage per rank, most of them changed step by step.
+    changed_rules: int = 40
     # Cuts of a single placement whose partition is searched without bounds over all.
     cuts_of_one: int = 12
     # Share of the time for list schedules that the search for the cut of the least bound takes.

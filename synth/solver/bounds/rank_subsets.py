@@ -105,7 +105,7 @@ class RankSubsets:
         ranks = self._by_promise()
         least = self._least_sets(ranks)
         if self._is_worth_asking(least):
-            yield from self._destructive(least, limit_s, is_brief=True)
+            yield from self.destructive(least, limit_s, is_brief=True)
             return
 
         def prove(rank: int, limit_s: float) -> tuple[ProvenBound, float]:
@@ -126,7 +126,7 @@ class RankSubsets:
         is_large = max(_num_ops(self.instance, ranks) for ranks in sets) >= DESTRUCTIVE.fewest_ops
         return self.instance.holds_several and is_large and len(sets[0]) < self.instance.num_ranks
 
-    def _destructive(
+    def destructive(
         self, sets: Sequence[Ranks], limit_s: float, *, is_brief: bool = False
     ) -> TimedBounds:
         """Yield bounds by refuting values; return the seconds spent (see `bounds.destructive`)."""
@@ -232,7 +232,7 @@ class RankSubsets:
         left_s, by_promise = limit_s, self._by_promise()
         least = self._least_sets(by_promise)
         if self._is_worth_asking(least) and is_worth_alone(self.instance):
-            left_s -= yield from self._destructive(least, RANK_SUBSETS.share * left_s)
+            left_s -= yield from self.destructive(least, RANK_SUBSETS.share * left_s)
         alone: list[Ranks] = [(rank,) for rank in by_promise]
         chosen = max((*alone, *least), key=lambda ranks: self.proven_by.get(ranks, 0))
         while tried := self._wider(chosen):
@@ -240,7 +240,7 @@ class RankSubsets:
                 break
             share_s = left_s * self._share(tried)
             is_asked = self._is_worth_asking(tried) and len(tried[0]) <= RANK_SUBSETS.few_ranks
-            raised = self._destructive if is_asked else self._minimised
+            raised = self.destructive if is_asked else self._minimised
             left_s -= yield from raised(tried, share_s)
             chosen = max(tried, key=lambda ranks: self.proven_by.get(ranks, 0))
         return limit_s - left_s

@@ -15,6 +15,7 @@ from synth.objective import Objective
 from synth.op_kinds import MEASURED, OpKind
 from synth.plan.partition.bounds import PartitionBounds, applies
 from synth.plan.partition.path_dp import NEVER, PartitionPaths, RankLayers, Sizes, runs_of
+from synth.plan.partition.single_partitions import SinglePartitions
 from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.profile import Profile
 from synth.profile.layer_profile import Layer, LayerProfile, Timing
@@ -267,8 +268,25 @@ def test_bounds_within_a_value_are_above_no_schedule(seed: int) -> None:
         bounds = PartitionBounds(table, problem)
         bounds.raise_least(best_us, (), counted(20), lambda: False)
         for sizes, value_us in values.items():
-            bounds.raise_one(sizes, best_us, counted(1), lambda: False)
+            others = [other for other in every if other != sizes]
+            bounds.raise_least(best_us, others, counted(1), lambda: False)
             assert (bounds.bound_us(sizes) or 0) <= value_us
+
+
+@pytest.mark.parametrize("seed", sweep(range(1, 60, 3), daily=6))
+def test_bounds_by_several_ranks_are_above_no_schedule(seed: int) -> None:
+    """Asked for values up to one that only some partitions attain."""
+    profile, problem = drawn(seed)
+    bounds = PartitionBounds(StageCostTable(profile), problem)
+    every = [*every_partition(bounds.num_layers, problem.num_ranks)]
+    solved = {sizes: solve(bounds.problem_on(sizes), exact_alone(2)).value_us for sizes in every}
+    values = {sizes: value_us for sizes, value_us in solved.items() if value_us is not None}
+    most_us = max(values.values(), default=0)
+    single = SinglePartitions(bounds)
+    for sizes, value_us in values.items():
+        single.raise_one(sizes, most_us, counted(20), 2.0, lambda: False)
+        proven = single.proven.get(sizes)
+        assert proven is None or proven.bound_us <= value_us
 
 
 @pytest.mark.parametrize("seed", sweep(range(30), daily=9))

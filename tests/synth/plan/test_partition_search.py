@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 from typing import Any
 
 import pytest
@@ -154,7 +154,9 @@ def test_a_trial_that_was_not_searched_takes_the_bounds_of_its_runs() -> None:
     known_us, sizes = trial.lower_bound_us, start.partition
     best_us = search.best_us
     assert queue.bounds is not None and sizes is not None and best_us is not None
-    queue.bounds.raise_one(sizes, best_us, counted(5), never)
+    every = product(range(1, 10), repeat=4)
+    others = [other for other in every if sum(other) == 12 and other != sizes]
+    queue.bounds.raise_least(best_us, others, counted(5), never)
     race.promising()
     assert known_us < trial.lower_bound_us == queue.bound_us(sizes)
     assert trial.lower_bound_us <= (solve(start, exact_alone(5)).value_us or 0)
