@@ -17,7 +17,7 @@ from synth.plan.choose.candidates import Candidate, Trial, best_us
 from synth.plan.choose.cut_trials import CutsOf
 from synth.plan.choose.race_state import RaceState
 from synth.plan.partition.boundary_moves import BoundaryMoves
-from synth.plan.partition.candidates import candidate_cuts
+from synth.plan.partition.candidates import candidate_cuts, equal_cuts
 from synth.plan.partition.path_dp import Sizes
 from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.plan.tuning import LIST_TRIALS
@@ -110,10 +110,14 @@ class ListScheduleTrials:
             should_stop: ends the search.
             charge: told of the ops that were placed.
         """
-        cuts = self.cuts(candidate.problem.placement)
-        trials = self._least(candidate, cuts, LIST_TRIALS.cuts_of_one)
+        where = candidate.problem.placement
+        trials = self._least(candidate, self.cuts(where), LIST_TRIALS.cuts_of_one)
         path = self._descended(trials[0], ends_descent, charge) if trials else []
-        trials[:0], further = path[:1], path[1:]
+        # Where there is time for a few cuts only, one of equal numbers of layers is among them.
+        equal = equal_cuts(StageCostTable(self.profile), where.num_stages)
+        alike = [trial for trial in trials if trial.problem.partition in equal][:1]
+        others = [trial for trial in trials if trial not in alike]
+        trials, further = [*alike, *path[:1], *others], path[1:]
         for trial in trials:
             if should_stop():
                 return
