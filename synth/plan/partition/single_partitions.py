@@ -36,6 +36,11 @@ class SinglePartitions:
     _subsets: dict[Sizes, RankSubsets] = field(default_factory=dict)
     _efforts_s: dict[Sizes, float] = field(default_factory=dict)
 
+    def bound_us(self, sizes: Sizes) -> int:
+        """Return the best bound of a partition, of its own or by single ranks."""
+        own = self.proven.get(sizes)
+        return max(self.bounds.paths.bound_us(sizes), 0 if own is None else own.bound_us)
+
     def note(self, sizes: Sizes, proven: ProvenBound) -> None:
         """Keep a bound if it is the best one of its partition."""
         if sizes not in self.proven or self.proven[sizes].bound_us < proven.bound_us:
@@ -72,10 +77,7 @@ class SinglePartitions:
                 should_stop,
             )
         subsets.reference, subsets.should_stop = lambda: Reference(value_us, None), should_stop
-        known_us = self.bounds.bound_us(sizes) or 0
-        if sizes in self.proven:
-            known_us = max(known_us, self.proven[sizes].bound_us)
-        subsets.proven_us = max(subsets.proven_us, known_us)
+        subsets.proven_us = max(subsets.proven_us, self.bound_us(sizes))
         for proven in subsets.destructive(self._sets(sizes), limit_s):
             self.note(sizes, proven)
         return limit_s
