@@ -54,7 +54,7 @@ class SinglePartitions:
         left_s: float,
         should_stop: Callable[[], bool],
     ) -> float:
-        """Ask models of several ranks of a partition whether they keep values; return the time.
+        """Ask models of several ranks of a partition whether they keep values.
 
         Each time it is asked for, a partition gets twice the time of the last one.
 
@@ -62,6 +62,9 @@ class SinglePartitions:
             value_us: the best value known; no bound is looked for above it.
             options: the time limit is for all partitions.
             left_s: what is left of it.
+
+        Returns:
+            The time it was given, all of which counts.
         """
         first_s = PARTITION_BOUNDS.first_share_of_several * options.time_limit_s
         limit_s = min(left_s, 2 * self._efforts_s.get(sizes, first_s / 2))
@@ -76,6 +79,7 @@ class SinglePartitions:
                 lambda: Reference(value_us, None),
                 should_stop,
             )
+        # Those of this call, not of the first one.
         subsets.reference, subsets.should_stop = lambda: Reference(value_us, None), should_stop
         subsets.proven_us = max(subsets.proven_us, self.bound_us(sizes))
         for proven in subsets.destructive(self._sets(sizes), limit_s):
