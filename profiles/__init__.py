@@ -37,13 +37,18 @@ def find(name_or_path: str) -> Path:
     """Find a profile file: a path that exists wins over a shipped name.
 
     Raises:
-        SynthError: neither; the shipped names are listed.
+        SynthError: neither, or a folder; the shipped names are listed.
     """
     path = Path(name_or_path)
     if path.is_file():
         return path
     if name_or_path in names():
         return Path(str(resources.files(__package__) / f"{name_or_path}.json"))
+    if path.is_dir():
+        raise SynthError(
+            f"profile {name_or_path!r} is a folder; give a file in it that synth profile has "
+            f"written, or the name of a shipped profile: {', '.join(names())}"
+        )
     raise SynthError(
         f"profile {name_or_path!r} is neither a file nor shipped with synth; "
         f"shipped: {', '.join(names())}; estimated: MODEL-DEVICE-tpN, as llama3-70b-h100-tp8"

@@ -33,7 +33,7 @@ class _Record:
     """
 
     queue: Queue
-    key: Hashable
+    key: tuple[Any, ...]
     places: tuple[int, ...]
     owners: Owners
     parameters: tuple[tuple[nn.Parameter, nn.Parameter], ...]
@@ -64,10 +64,15 @@ def _is_weight(tensor: Tensor) -> bool:
     return bool(leaves_of(tensor))
 
 
-def _key(function: Any, arguments: tuple[Any, ...], places: tuple[int, ...]) -> Hashable:
+def _key(function: Any, arguments: tuple[Any, ...], places: tuple[int, ...]) -> tuple[Any, ...]:
     """What a backward can depend on but for values of tensors: another call may take other ways."""
     leaves, spec = pytree.tree_flatten(arguments)
     return function, places, str(spec), *map(_form, leaves)
+
+
+def _without_shapes(key: tuple[Any, ...]) -> Hashable:
+    """The key without shapes and strides of tensors, which differ where lengths do."""
+    return (*key[:3], *(form[2:] or form for form in key[3:]))
 
 
 def _form(leaf: Any) -> Hashable:
@@ -127,8 +132,9 @@ def _split(function: Any) -> Any:
 
 def _backward(function: Any, ctx: Any, gradients: tuple[Any, ...]) -> Any:
     record: _Record = ctx._synth
-    products = record.queue.functions.get(record.key)
-    mode = Watching() if products is None else Postponing(products)
+    known = record.queue.functions
+    products, kind = known.get(record.key), _without_shapes(record.key)
+    mode = Watching(is_exact=known.get(kind, True)) if products is None else Postponing(products)
     with mode, _grads_in(record.parameters):
         found = function.backward(ctx, *gradients)
     results = list(found) if isinstance(found, tuple) else [found]
@@ -137,7 +143,8 @@ def _backward(function: Any, ctx: Any, gradients: tuple[Any, ...]) -> Any:
     if isinstance(mode, Watching):
         # A backward that gives a weight no gradient may add it itself, to the parameter.
         is_whole = all(isinstance(g, Tensor) for g in weights)
-        record.queue.functions[record.key] = mode.late(inputs, weights) if is_whole else ()
+        known[record.key] = mode.late(inputs, weights) if is_whole else ()
+        known.setdefault(kind, mode.overwrites)
     else:
         weights = [mode.result(g) for g in weights]
         results = [value_of(mode.result(g)) if i not in record.places else g

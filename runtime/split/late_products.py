@@ -58,11 +58,18 @@ class Later:
 
 
 class Watching(TorchFunctionMode):
-    """Follows the products of one backward into its results."""
+    """Follows the products of one backward into its results.
 
-    def __init__(self) -> None:
+    Attributes:
+        overwrites: it changes a factor of a product that could wait; `late` finds that.
+    """
+
+    def __init__(self, *, is_exact: bool) -> None:
+        """Compare factors by their numbers if `is_exact`, for which a device is waited for."""
         super().__init__()
-        self._products: list[tuple[Any, Any, list[int], Any]] = []
+        self.overwrites = True
+        self._look = _numbers if is_exact else _versions
+        self._products: list[tuple[Any, Any, tuple[int, ...], Any]] = []
         self._parts: dict[int, set[int]] = {}
         self._kept: list[Any] = []
         self._needed: set[int] = set()
@@ -78,7 +85,7 @@ class Watching(TorchFunctionMode):
         if _can_be_product(func, given, kwargs):
             inputs = (args, kwargs)
             parts = parts | {len(self._products)}
-            self._products.append((func, inputs, _numbers(inputs), output))
+            self._products.append((func, inputs, self._look(inputs), output))
         if parts:
             for tensor in tensors_of(output):
                 self._parts[id(tensor)] = self._parts.get(id(tensor), set()) | parts
@@ -94,8 +101,11 @@ class Watching(TorchFunctionMode):
         needed = self._needed.union(*(self._parts.get(id(g), ()) for g in inputs))
         wanted: set[int] = set().union(*(self._parts.get(id(g), ()) for g in weights))
         found: list[Product | None] = []
-        for index, (function, arguments, numbers, output) in enumerate(self._products):
-            waits = index in wanted - needed and _numbers(arguments) == numbers
+        self.overwrites = False
+        for index, (function, arguments, look, output) in enumerate(self._products):
+            can_wait = index in wanted - needed
+            waits = can_wait and self._look(arguments) == look
+            self.overwrites |= can_wait and not waits
             product = Product(function, _form(output), _shapes(tensors_of(arguments)))
             found.append(product if waits else None)
         return tuple(found) if any(found) else ()
@@ -185,10 +195,10 @@ def _versions(tree: Any) -> tuple[int, ...]:
     return tuple([tensor._version for tensor in tensors_of(tree)])
 
 
-def _numbers(tree: Any) -> list[int]:
-    """Digests of tensors: kernels outside of torch, and `.data`, change no versions."""
+def _numbers(tree: Any) -> tuple[int, ...]:
+    """Versions and digests: kernels outside of torch, and `.data`, change no versions."""
     known = [tensor for tensor in tensors_of(tree) if storage_key(tensor) is not None]
-    return [digest_of(storage_of(tensor)) for tensor in known]
+    return (*_versions(tree), *(digest_of(storage_of(tensor)) for tensor in known))
 
 
 def _shapes(tensors: Iterable[Tensor]) -> tuple[torch.Size, ...]:

@@ -7,6 +7,7 @@ from synth.options.links import read_links
 from synth.profile import Profile
 from synth.profile.measurement_conditions import warn_of
 from synth.system.messages import talk
+from synth.units import counted
 
 
 def with_speeds(profile: Profile, speeds: Sequence[float], num_ranks: int) -> Profile:
@@ -17,7 +18,8 @@ def with_speeds(profile: Profile, speeds: Sequence[float], num_ranks: int) -> Pr
     """
     if len(speeds) != num_ranks:
         raise SynthError(
-            f"§rank_speed gives {len(speeds)} speeds for {num_ranks} ranks; give one per rank"
+            f"§rank_speed gives {counted(len(speeds), 'speed')} for "
+            f"{counted(num_ranks, 'rank')}; give one per rank"
         )
     return profile.replace(rank_speeds=None if set(speeds) == {1} else tuple(speeds))
 

@@ -146,13 +146,14 @@ class _Comparing:
         self._on_found = on_found
         self.comparison = comparison
         self.clock, self.longest_s, self.num_ops = options.clock(stop), 0.0, 0
+        self._ended_early = False  # the search of the schedule that is simulated
         asked = self.question
         self._spaces = ComparedSpaces(asked, self._is_late)
         self.published = FamilySearches(
             asked.profile,
             asked.num_micro_batches,
             Judge(asked.objective, asked.caps_bytes),
-            lambda: self.stop.is_set() or self._is_late(share=BEST_VARIANT.share_of_limit),
+            self._ends_search,
             given=asked.partition,
             is_free=asked.partition_is_sought,
             menu=asked.allowed.layer_menu,
@@ -176,8 +177,20 @@ class _Comparing:
             )
             self.comparison.refusals.append(Refusal(name, named(reason)))
             return
+        self._ended_early = False
         self._simulate(name)
+        if self._ended_early:
+            self.comparison.ended_early.append(name)
         self.longest_s = max(self.longest_s, self.clock.elapsed_s - began_s)
+
+    def _ends_search(self) -> bool:
+        """Return True if the search for a published schedule's best variant has to end.
+
+        Where the time limit ends it, that is noted.
+        """
+        if is_late := self._is_late(share=BEST_VARIANT.share_of_limit):
+            self._ended_early = True
+        return is_late or self.stop.is_set()
 
     def _is_late(self, more_s: float = 0.0, share: float = 1.0) -> bool:
         """Return True if a share of the published schedules' time will be over in some seconds.

@@ -176,11 +176,14 @@ class Comparison(Displayed):
     """Results of a comparison so far: simulated schedules and refusals.
 
     `searching` has the best schedule so far of each search that is not over, by its title.
+    `ended_early` are the published schedules that might be faster: the time limit ended the search
+    for their partition or their recomputed layers.
     """
 
     question: Question
     entries: list[Entry] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
+    ended_early: list[str] = field(default_factory=list)
     searching: dict[str, BestSoFar[Incumbent]] = field(default_factory=dict)
 
     def __repr__(self) -> str:

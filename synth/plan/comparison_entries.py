@@ -29,7 +29,7 @@ def so_far(found: Comparison, options: SolveOptions, stopped_by: StoppedBy) -> C
         if best is not None and name not in names:
             result = best.as_result(options.time_limit_s, stopped_by)
             entries.append(solved_entry(question, name, result, options))
-    return Comparison(question, entries, refusals)
+    return Comparison(question, entries, refusals, list(found.ended_early))
 
 
 def solved_entry(question: Question, name: str, result: Result, options: SolveOptions) -> Entry:

@@ -220,9 +220,14 @@ def describe(error: ValidationError, most: int = 5) -> str:
 
 def words_of(found: ErrorDetails) -> str:
     """Return what was wrong with a value."""
-    if (plain := _WORDS.get(found["type"])) is not None:
-        return plain.format(**found.get("ctx", {}))
-    return found["msg"].removeprefix("Value error, ")
+    if (words := _WORDS.get(found["type"])) is not None:
+        return words.format(**found.get("ctx", {}))
+    return without_prefix(found["msg"])
+
+
+def without_prefix(message: str) -> str:
+    """Return a message of pydantic's without the prefix for errors of validators."""
+    return message.removeprefix("Value error, ")
 
 
 def _named(part: int | str) -> str:
@@ -233,4 +238,6 @@ def _named(part: int | str) -> str:
 
 def _brief(given: object) -> str:
     """Show a value of a file, shortened to its beginning if it is long or deep."""
+    if given is None or isinstance(given, bool):
+        return json.dumps(given)
     return _BRIEF.repr(given)

@@ -49,6 +49,7 @@ def test_a_bad_argument_ends_in_2_with_what_was_given_and_the_way_out(
         ("--micro-batches", "0"),
         ("--objective", "speed"),
         ("--solver", "gurobi"),
+        ("--weights", "foo"),
         ("--workers", "0"),
         ("--colour",),
     ],
@@ -57,6 +58,7 @@ def test_a_value_that_is_no_choice_ends_in_2(synth: Synth, arguments: tuple[str,
     ended = synth(*SMALL_SOLVE, *arguments)
     assert (ended.code, ended.stdout) == (2, "")
     assert arguments[0] in ended.stderr
+    assert "Value error" not in ended.stderr
 
 
 def test_an_unknown_profile_is_refused_with_the_shipped_ones(synth: Synth) -> None:

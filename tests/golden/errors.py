@@ -28,6 +28,9 @@ _COMMANDS = [
     f"{_SOLVE} --ranks four",
     f"{_SOLVE} --solver gurobi",
     f"{_SOLVE} --weight ring",
+    f"{_SOLVE} --weights foo",
+    f"{_SOLVE} --rank-speed 1",
+    f"solve . {_SIZE}",
     f"{_SOLVE} -o ''",
     # estimates
     "estimate llama3-70b",

@@ -63,6 +63,11 @@ def test_an_unknown_name_is_refused_with_the_shipped_ones() -> None:
         find("gpt5")
 
 
+def test_a_folder_is_refused_by_that_name(tmp_path: Path) -> None:
+    with pytest.raises(SynthError, match=r"is a folder; give a file in it.*zb-6\.2b-p8-m24"):
+        find(str(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("given", "meant"),
     [

@@ -144,8 +144,10 @@ def samples_of(outputs: Sequence[Tensor]) -> list[list[complex]]:
 
 def _are_near(before: Sequence[complex], now: Sequence[complex]) -> bool:
     far = _NEAR * max((abs(x) for x in before if cmath.isfinite(x)), default=0.0)
-    pairs = zip(before, now, strict=True)
-    return all(x == y or abs(x - y) <= far or cmath.isnan(x) for x, y in pairs)
+    pairs = zip(before, now, strict=False)
+    return len(before) == len(now) and all(
+        x == y or abs(x - y) <= far or cmath.isnan(x) for x, y in pairs
+    )
 
 
 def changed_in_place(who: str) -> SynthError:

@@ -118,6 +118,12 @@ class ShapeFinder:
 
         def describe() -> Boundary:
             stage = self._stages[number]
+            if isinstance(stage.module, torch.jit.ScriptModule):
+                raise SynthError(
+                    f"stage {number} is a torch.jit.ScriptModule, which torch cannot run on other "
+                    f"tensors to find the shapes of its output: give a module that calls it, such "
+                    f"as nn.Sequential(module)"
+                )
             arguments = batch.arguments(microbatch) if entry is None else ()
             trained = (
                 any(True for _ in stage.parameters())

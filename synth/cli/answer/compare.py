@@ -64,9 +64,25 @@ def as_text(comparison: Comparison, width: int) -> str:
     parts += _steady_state(comparison)
     parts += _predictions(comparison)
     parts.append(plot(pareto, width))
+    parts += _ended_early(comparison, width)
     if comparison.refusals:
         parts.append("\n".join(("not applicable:", *_refused(comparison, width))))
     return "\n\n".join(parts)
+
+
+def _ended_early(comparison: Comparison, width: int) -> list[str]:
+    """Return a paragraph on published schedules that the time limit may show as too slow."""
+    names = comparison.ended_early
+    if not names:
+        return []
+    few = (
+        f"{', '.join(names[:3])} and {len(names) - 3} more" if len(names) > 4 else ", ".join(names)
+    )
+    told = (
+        f"The time limit ended the search for the best partition or recomputed layers of {few}: "
+        f"allow more --time-limit, or choose fewer schedules by --only"
+    )
+    return ["\n".join(wrap(told, width))]
 
 
 def _refused(comparison: Comparison, width: int) -> list[str]:
@@ -314,6 +330,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "refused": [
             {"name": refusal.name, "reason": refusal.reason} for refusal in comparison.refusals
         ],
+        "ended_early": comparison.ended_early,
     }
 
 

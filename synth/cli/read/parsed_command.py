@@ -15,7 +15,7 @@ from synth.cli.progress.line import progress_line
 from synth.cli.read.arguments import refuse_absurd
 from synth.cli.read.record_options import with_parameters, with_record
 from synth.errors import SynthError
-from synth.records.record import Record
+from synth.records.record import Record, without_prefix
 from synth.system.messages import silenced
 
 _Made = TypeVar("_Made", bound=Record)
@@ -52,6 +52,7 @@ class _Command(typer.core.TyperCommand):
 
         Raises:
             SynthError: an option of one value is given more than once.
+            typer.BadParameter: a value is wrong; without the prefix of pydantic's messages.
         """
         args = self._in_full(args)
         _, _, given = self.make_parser(ctx).parse_args(args=list(args))
@@ -62,7 +63,11 @@ class _Command(typer.core.TyperCommand):
                     f"{names} is given more than once, and takes one value; give it once"
                 )
         _GIVEN.set({each.name or "": each.opts[0] for each in self.params if each in given})
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            error.message = without_prefix(error.message)
+            raise
 
     def _in_full(self, args: list[str]) -> list[str]:
         """Return the words with `--format json` for `--json`, where the command has a format."""

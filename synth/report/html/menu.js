@@ -45,17 +45,17 @@ class Menu {
           button.addEventListener("click", () => this.toggle(number));
         } else cell.textContent = text;
       });
-      if (place) this.pointAt(row, place - 1);
+      if (place) this.pointAt(row, this.names[place - 1] ?? cells[0]);
       return row;
     });
     this.rows.shift();
   }
 
-  /** Mark the dot of a row while the pointer is on the row. */
-  pointAt(row, number) {
+  /** Mark the dot of a row, which may name several schedules, while the pointer is on the row. */
+  pointAt(row, name) {
     const mark = (isOn) => {
       for (const dot of byId("plot").querySelectorAll("[data-name]")) {
-        if (this.numberOf(dot) === number) dot.classList.toggle("pointed", isOn);
+        if (dot.dataset.name.split(" = ").includes(name)) dot.classList.toggle("pointed", isOn);
       }
     };
     row.addEventListener("mouseenter", () => mark(true));

@@ -242,16 +242,29 @@ class GivesLocalClass(nn.Linear):
         return namedtuple("Local", "x")(super().forward(x))
 
 
-def test_an_output_of_a_class_that_others_cannot_import_is_refused() -> None:
-    stages = [GivesLocalClass(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)]
+def step_of(first: nn.Module) -> list[Any]:
+    """The loss of a step of two ranks, whose second has a linear stage, on each rank."""
+    stages = [first, nn.Linear(WIDTH, WIDTH)]
 
-    def step(group: Any) -> None:
+    def step(group: Any) -> Any:
         schedule, loss = generate("1f1b", 2, MICRO_BATCHES), nn.functional.mse_loss
         pipeline = Pipeline(schedule, stages[group.rank], loss=loss, group=group, timeout_s=30)
-        pipeline.step(Batch(*draw(0)))
+        return pipeline.step(Batch(*draw(0)))
 
+    return run_ranks(2, step)
+
+
+def test_an_output_of_a_class_that_others_cannot_import_is_refused() -> None:
     with pytest.raises(SynthError, match="stage 0 gives a container that other ranks cannot make"):
-        run_ranks(2, step)
+        step_of(GivesLocalClass(WIDTH, WIDTH))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`")
+def test_a_scripted_stage_is_refused_and_runs_within_a_module() -> None:
+    scripted = torch.jit.script(nn.Linear(WIDTH, WIDTH))
+    with pytest.raises(SynthError, match=r"stage 0 is a torch.jit.ScriptModule.*nn.Sequential"):
+        step_of(scripted)
+    assert step_of(nn.Sequential(scripted))[1] > 0
 
 
 def test_a_sparse_output_is_refused() -> None:

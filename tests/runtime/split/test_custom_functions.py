@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from synth.runtime.split import Recorder
+from synth.runtime.state.tensor_numbers import digest_of
 
 
 class Product(torch.autograd.Function):
@@ -182,6 +183,24 @@ class ExpandedTwice(Model):
 def test_gradients_that_share_memory_add_up_apart(model: type[Model]) -> None:
     torch.manual_seed(0)
     assert_splits(model(Expanded), [torch.randn(rows, 4) for rows in (4, 4, 3)])
+
+
+def test_factors_are_compared_by_numbers_at_the_first_of_many_lengths(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    digests = []
+
+    def digest(flat: Tensor) -> int:
+        digests.append(digest_of(flat))
+        return digests[-1]
+
+    monkeypatch.setattr("synth.runtime.split.late_products.digest_of", digest)
+    counts = []
+    for lengths in [(4,), (4, 3, 2, 5)]:
+        assert_splits(OneMemory(Expanded), [torch.randn(rows, 4) for rows in lengths])
+        counts.append(len(digests))
+        digests.clear()
+    assert counts[0] == counts[1] > 0
 
 
 def test_a_function_without_a_graph_runs_its_forward_once() -> None:

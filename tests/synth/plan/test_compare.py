@@ -1,9 +1,11 @@
 """The comparison of all schedules: figures, own placements, the solver beside, refusals."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 
+from synth.cli.answer.compare import as_text
 from synth.costs.partition_costs import partition_costs
 from synth.errors import SynthError
 from synth.families import family_placement, generate, variants_for
@@ -12,6 +14,7 @@ from synth.plan.compare import compare
 from synth.plan.comparison import Comparison, Entry, Question, SearchRequest
 from synth.plan.partition.balance import balance
 from synth.plan.published.order_scores import Judge
+from synth.plan.tuning import JUDGING
 from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule.placements import placement
@@ -142,3 +145,17 @@ def test_a_stop_leaves_out_what_was_not_reached() -> None:
     stop.set()
     searches = [SearchRequest("linear", placement("linear", 4))]
     assert compare(Question(PROFILE, 4, 8), ["1f1b"], searches, stop=stop).entries == []
+
+
+def test_schedules_whose_search_the_time_limit_ended_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Their rows are not their best: with enough time none is named."""
+    question = Question(PROFILE, 4, 8, (30 * 10**9,) * 4)
+    names = ["1f1b", "zb-h1"]
+    assert compare(question, names, options=counted()).ended_early == []
+    monkeypatch.setattr("synth.plan.compare.JUDGING", replace(JUDGING, first_ops=0))
+    short = compare(question, names, options=SolveOptions(1e-6))
+    assert short.ended_early == ["1f1b"]  # and the other one is not simulated
+    assert [refusal.name for refusal in short.refusals] == ["zb-h1"]
+    assert "allow more --time-limit" in as_text(short, 300)

@@ -183,6 +183,7 @@ def test_a_rank_twice_as_fast_everywhere_halves_the_times() -> None:
             "target is for one partition",
         ),
         ({"rank_speed": "1,1"}, "rank_speed gives 2 speeds for 3 ranks"),
+        ({"rank_speed": "1"}, "rank_speed gives 1 speed for 3 ranks"),
         ({"rank_speed": "1,1,fast"}, "rank_speed='1,1,fast' is not understood"),
         ({"rank_speed": "1,1,0"}, "rank_speed"),
         ({"placement": "bidirectional"}, "has copies on ranks of speed"),

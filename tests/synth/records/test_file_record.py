@@ -1,5 +1,6 @@
 """JSON files of records: later fields may be absent; what one would have to guess is refused."""
 
+import re
 from io import StringIO
 from pathlib import Path
 from typing import Any, ClassVar
@@ -47,6 +48,12 @@ def test_a_key_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     twice.write_text(text.replace('"capacity_bytes"', '"capacity_bytes": 1,\n "capacity_bytes"', 1))
     with pytest.raises(SynthError, match="the key 'capacity_bytes' is there twice"):
         Profile.load(twice)
+
+
+@pytest.mark.parametrize("text", ["null", "true", "3", "[]"])
+def test_what_is_no_object_is_shown_as_json_writes_it(text: str) -> None:
+    with pytest.raises(SynthError, match=f"the text holds {re.escape(text)}, needed an object"):
+        Profile.from_json(text)
 
 
 def test_the_byte_order_mark_of_an_editor_is_no_error(tmp_path: Path) -> None:
