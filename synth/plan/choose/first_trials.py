@@ -82,10 +82,10 @@ class FirstTrials:
         for trial in found:
             self.tell(self.race.add(trial))
 
-    def list_on(self, those: Sequence[Trial], until_s: float) -> None:
+    def list_on(self, trials: Sequence[Trial], until_s: float) -> None:
         """Make list schedules on some candidates until a moment of the search."""
-        self.listed.on(those, self._stops_at(until_s), self._charge_listed)
-        for trial in those:
+        self.listed.on(trials, self._stops_at(until_s), self._charge_listed)
+        for trial in trials:
             self.tell(trial)
 
     def _charge_listed(self, ops: int) -> None:

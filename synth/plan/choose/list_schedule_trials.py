@@ -171,7 +171,10 @@ class ListScheduleTrials:
                         yield trial
 
     def on(
-        self, those: Sequence[Trial], should_stop: Callable[[], bool], charge: Callable[[int], None]
+        self,
+        trials: Sequence[Trial],
+        should_stop: Callable[[], bool],
+        charge: Callable[[int], None],
     ) -> None:
         """Set the best list schedules, found by changes of rules, as the results of trials.
 
@@ -179,7 +182,7 @@ class ListScheduleTrials:
             should_stop: ends the search.
             charge: told of the ops that were placed.
         """
-        for trial in those:
+        for trial in trials:
             if should_stop():
                 return
             self._list(trial, should_stop, LIST_TRIALS.changed_rules)

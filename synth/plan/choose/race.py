@@ -152,9 +152,9 @@ class _Race:
         """Search for partitions of some placements, and add those that look best."""
         until_s = self.clock.moment_s(self.partitions.share_of_left(candidates))
         for new in self.partitions.first(candidates, until_s):
+            self.race.trials += new
             if self.race.bounds_all_partitions:
                 self.first.list_on(new, until_s)
-            self.race.trials += new
             self.first.judge(new, until_s)
 
     def _anneal_cuts(self) -> None:

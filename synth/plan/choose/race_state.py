@@ -364,9 +364,10 @@ class RaceState:
         if not self.bounds_all_partitions:
             return
         for trial in self.trials:
-            sizes, queue = trial.problem.partition, self.queues[trial.name]
+            sizes = trial.problem.partition
             if sizes is None or trial.is_fixed or trial.is_impossible:
                 continue
+            queue = self.queues[trial.name]
             proven = queue.proven(sizes)
             if proven is not None and proven.bound_us > trial.lower_bound_us:
                 trial.lower_bound_us, trial.certificate = proven

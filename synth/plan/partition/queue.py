@@ -66,9 +66,9 @@ class PartitionQueue:
         """
         assert self.bounds is not None and self.single is not None
         proven = self.single.proven
-        known = (Least(one.bound_us, sizes) for sizes, one in proven.items())
+        known = (Least(self.single.bound_us(one), one) for one in proven if one not in without)
         least = path or self.bounds.least({*without, *proven})
-        return min([least, *(one for one in known if one.sizes not in without)], key=_bound_us)
+        return min([least, *known], key=_bound_us)
 
     def raise_bound(
         self,

@@ -36,6 +36,11 @@ class SinglePartitions:
     _subsets: dict[Sizes, RankSubsets] = field(default_factory=dict)
     _efforts_s: dict[Sizes, float] = field(default_factory=dict)
 
+    def bound_us(self, sizes: Sizes) -> int:
+        """Return the best bound of a partition, of its own or by single ranks."""
+        own = self.proven.get(sizes)
+        return max(self.bounds.paths.bound_us(sizes), 0 if own is None else own.bound_us)
+
     def note(self, sizes: Sizes, proven: ProvenBound) -> None:
         """Keep a bound if it is the best one of its partition."""
         if sizes not in self.proven or self.proven[sizes].bound_us < proven.bound_us:
@@ -49,7 +54,7 @@ class SinglePartitions:
         left_s: float,
         should_stop: Callable[[], bool],
     ) -> float:
-        """Ask models of several ranks of a partition whether they keep values; return the time.
+        """Ask models of several ranks of a partition whether they keep values.
 
         Each time it is asked for, a partition gets twice the time of the last one.
 
@@ -57,6 +62,9 @@ class SinglePartitions:
             value_us: the best value known; no bound is looked for above it.
             options: the time limit is for all partitions.
             left_s: what is left of it.
+
+        Returns:
+            The time it was given, all of which counts.
         """
         first_s = PARTITION_BOUNDS.first_share_of_several * options.time_limit_s
         limit_s = min(left_s, 2 * self._efforts_s.get(sizes, first_s / 2))
@@ -71,11 +79,9 @@ class SinglePartitions:
                 lambda: Reference(value_us, None),
                 should_stop,
             )
+        # Those of this call, not of the first one.
         subsets.reference, subsets.should_stop = lambda: Reference(value_us, None), should_stop
-        known_us = self.bounds.bound_us(sizes) or 0
-        if sizes in self.proven:
-            known_us = max(known_us, self.proven[sizes].bound_us)
-        subsets.proven_us = max(subsets.proven_us, known_us)
+        subsets.proven_us = max(subsets.proven_us, self.bound_us(sizes))
         for proven in subsets.destructive(self._sets(sizes), limit_s):
             self.note(sizes, proven)
         return limit_s

@@ -18,7 +18,7 @@ class RaceTuning:
     few: int = 3
     # Multiple of the best value up to which a candidate is near it.
     near_factor: float = 1.03
-    # Share of the others' gap below which the leader's gap is small.
+    # Share of the others' gap below which the best trial's gap is small.
     own_gap_share: float = 0.5
     # Share of the time limit that must remain for another trial to begin.
     least_share_of_limit: float = 0.02

@@ -47,7 +47,7 @@ class BoundPolicy:
             yield from self._noted(self._proof(closed, 0.0))
 
     def one_by_one(self) -> Iterator[ProvenBound]:
-        """Yield bounds from each rank alone, in a share of the search's whole time."""
+        """Yield bounds from the least sets of ranks, in a share of the search's whole time."""
         alone = self._bound(Part.RANK_SUBSETS)
         if self._idles_count:
             alone = self._bound(Part.IDLE_TIME) or alone

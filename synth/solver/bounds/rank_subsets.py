@@ -202,18 +202,18 @@ class RankSubsets:
     def _least_sets(self, ranks: Iterable[int]) -> list[Ranks]:
         """Return each rank alone or, if it holds two copies of the model, all with its stages.
 
-        There a micro-batch of one copy waits for the memory that one of the other holds, on both
-        ranks of a stage, and what it waits for on one delays it on the other.
+        Alone as well if all ranks hold the same stages: the model of all comes last anyway.
+        Where there are two copies, a micro-batch of one waits for the memory that one of the other
+        holds, on both ranks of a stage, and what it waits for on one delays it on the other.
         """
         held = [[self.instance[index] for index in those] for those in self.instance.held]
         stages_of = [{copy.stage for copy in copies} for copies in held]
         has_copies = [len({copy.replica for copy in copies}) > 1 for copies in held]
-        sets = (
-            tuple(other for other, stages in enumerate(stages_of) if stages & stages_of[rank])
-            if has_copies[rank]
-            else (rank,)
-            for rank in ranks
-        )
+        sets: list[Ranks] = []
+        for rank in ranks:
+            same = [other for other, stages in enumerate(stages_of) if stages & stages_of[rank]]
+            is_alone = not has_copies[rank] or len(same) == self.instance.num_ranks
+            sets.append((rank,) if is_alone else tuple(same))
         return list(dict.fromkeys(sets))
 
     def alone(self, rank: int, limit_s: float) -> ModelOutcome:
@@ -223,11 +223,11 @@ class RankSubsets:
     def prove(self, limit_s: float) -> TimedBounds:
         """Yield bounds from a growing set of ranks, each time by the rank that raises it most.
 
-        Where ranks hold several stages, ranks alone come first, until nothing is open. Sets of two
-        and three ranks get a share of the time. The rest goes to all ranks at once, or to growing
-        sets where all would be too many ops. Where spacings are known, the sets of two and three
-        are ranks far apart. A second call begins again with the best rank, and each model with the
-        best bound.
+        Where ranks hold several stages, the least sets come first, until nothing is open. Sets of
+        two and three ranks get a share of the time. The rest goes to all ranks at once, or to
+        growing sets where all would be too many ops. Where spacings are known, the sets of two and
+        three are ranks far apart. A second call begins again with the best set, and each model with
+        the best bound.
         """
         left_s, by_promise = limit_s, self._by_promise()
         least = self._least_sets(by_promise)

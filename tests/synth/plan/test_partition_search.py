@@ -9,7 +9,7 @@ import pytest
 
 from synth.costs.partition_costs import partition_costs
 from synth.objective import BoundScope, Objective
-from synth.plan.choose.candidates import Candidate, Partitioning, SearchWatch
+from synth.plan.choose.candidates import Candidate, Partitioning, SearchWatch, Trial
 from synth.plan.choose.race import solve_best_of
 from synth.plan.choose.race_state import RaceState
 from synth.plan.list_schedule_judge import RuleValue
@@ -20,6 +20,7 @@ from synth.plan.partition.queue import PartitionQueue
 from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.profile import Profile
 from synth.profile.layer_profile import Layer, Timing
+from synth.schedule.files.certificate import ProvenBound
 from synth.schedule.model import SMALLEST_BUFFERING
 from synth.schedule.placements import placement
 from synth.schedule.verify import verify
@@ -160,6 +161,31 @@ def test_a_trial_that_was_not_searched_takes_the_bounds_of_its_runs() -> None:
     race.promising()
     assert known_us < trial.lower_bound_us == queue.bound_us(sizes)
     assert trial.lower_bound_us <= (solve(start, exact_alone(5)).value_us or 0)
+
+
+def test_the_bound_of_all_is_that_of_runs_where_a_partition_has_less_of_its_own() -> None:
+    start = even("linear", 4, 12, 160)
+    search = PartitionSearch(PROFILE, start, MUCH)
+    search.run()
+    queue = PartitionQueue(search, search.bounds_of_all())
+    assert queue.bounds is not None and queue.single is not None
+    least = queue.bounds.least()
+    assert least.sizes is not None and least.bound_us > 1
+    queue.single.note(least.sizes, ProvenBound.by_closed_forms(1))
+    assert queue.least_us(()) == least.bound_us
+
+
+def test_a_schedule_that_offloads_takes_no_bound_of_others() -> None:
+    """It is a trial under a name of its own, which has no queue."""
+    start = even("linear", 4, 12, 160)
+    race = RaceState([Candidate("linear", start)], Partitioning.SEARCHED, 0.0)
+    search = PartitionSearch(PROFILE, start, MUCH)
+    search.run()
+    race.queues["linear"] = PartitionQueue(search, search.bounds_of_all())
+    moved = Trial(Candidate("linear (bpipe)", start), 3, is_over=True, is_fixed=True)
+    race.trials = [race.new(race.candidates[0]), moved]
+    race.settle_bounds()
+    assert moved.lower_bound_us == 3
 
 
 def test_the_same_input_gives_the_same_partitions() -> None:

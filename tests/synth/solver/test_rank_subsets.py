@@ -223,6 +223,19 @@ def test_two_copies_are_bounded_by_both_ranks_of_a_stage(refuting: bool) -> None
     assert max(one.bound_us for one in alone) < proven.bound_us <= best_us
 
 
+@pytest.mark.parametrize("refuting", [True], indirect=True)
+def test_of_two_ranks_with_two_copies_each_is_asked_alone_and_both_again(refuting: bool) -> None:
+    """Both hold all stages, so that no larger set could follow them."""
+    costs = uniform_costs(2, forward_us=5, backward_input_us=6, backward_weight_us=4, saved_bytes=2)
+    setting = setting_of(Problem(costs, placement("bidirectional", 2), 6), 900)
+    asked = {one.certificate.ranks for one in RankSubsets.of(setting).one_by_one(1.0)}
+    assert asked and asked <= {(0,), (1,)}
+    setting.known.proven_by.clear()
+    for _ in range(2):
+        proven = list(RankSubsets.of(setting).prove(1.0))
+        assert (0, 1) in {one.certificate.ranks for one in proven}
+
+
 @pytest.mark.parametrize(("m", "part"), [(8, Part.RANK_SUBSETS), (40, Part.IDLE_TIME)])
 def test_idle_times_of_single_ranks_replace_models_of_many_ops(m: int, part: Part) -> None:
     """Two stages of 8 micro-batches are 48 ops of a rank, of 40 they are 240."""
