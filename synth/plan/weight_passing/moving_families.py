@@ -173,8 +173,13 @@ class MovingFamilies:
 
     def _on(self, search: BestVariant, found: PublishedVariant) -> Problem:
         sizes = found.variant.sizes
-        problem = replace(self.problem, placement=search.family.where)
-        problem = problem.on_partition(partition_costs(self._profile, sizes), sizes)
+        problem = replace(
+            self.problem,
+            costs=partition_costs(self._profile, sizes),
+            placement=search.family.where,
+            partition=sizes,
+            partition_is_best=False,
+        )
         return with_layers(problem, found.recomputed_layers) if found.recomputed_layers else problem
 
 

@@ -17,7 +17,7 @@ from synth.plan.choose.cut_halving import CutHalving
 from synth.plan.choose.list_schedule_trials import ListScheduleTrials
 from synth.plan.choose.race import solve_best_of
 from synth.plan.choose.race_state import RaceState
-from synth.plan.partition.candidates import candidate_cuts
+from synth.plan.partition.candidates import candidate_cuts, equal_cuts
 from synth.plan.partition.stage_cost_table import StageCostTable
 from synth.plan.recompute.choice import Choice
 from synth.plan.tuning import CUT_HALVING, LIST_TRIALS
@@ -90,13 +90,17 @@ def rungs(race: RaceState) -> None:
 
 
 def test_list_schedules_fit_on_many_cuts_and_on_one_of_a_lower_bound_than_all_given() -> None:
-    first, *others = listed()
+    """One of equal numbers of layers comes before them, which tells most where time is short."""
+    equal, first, *others = listed()
+    others.insert(0, equal)
+    table = StageCostTable(CASE.profile)
+    assert equal.problem.partition in equal_cuts(table, first.problem.costs.num_stages)
     assert len(others) > 3
     assert len({trial.problem.partition for trial in (first, *others)}) == 1 + len(others)
     for trial in (first, *others):
         check(trial)
         assert may_fit(trial.problem)
-    given = candidate_cuts(StageCostTable(CASE.profile), first.problem.costs.num_stages)
+    given = candidate_cuts(table, first.problem.costs.num_stages)
     assert first.problem.partition not in given
     assert {trial.problem.partition for trial in others} <= {*given}
     assert first.lower_bound_us < min(trial.lower_bound_us for trial in others)

@@ -124,9 +124,11 @@ def test_a_file_of_another_format_is_refused_with_what_makes_the_right_one(
     assert "`synth profile`" in message
 
 
-@pytest.mark.parametrize("body", [[], 3, None, "text"])
-def test_json_that_is_no_object_is_refused(body: Any) -> None:
-    assert f"holds {body!r}, needed an object of the format 'synth-profile'" in refusal(body)
+@pytest.mark.parametrize(
+    ("body", "shown"), [([], "[]"), (3, "3"), (None, "null"), ("text", "'text'")]
+)
+def test_json_that_is_no_object_is_refused(body: Any, shown: str) -> None:
+    assert f"holds {shown}, needed an object of the format 'synth-profile'" in refusal(body)
 
 
 @pytest.mark.parametrize(
