@@ -93,9 +93,9 @@ class Cutter:
         return [rebuild([column[j] for column in columns]) for j in range(self._count)]
 
     def _is_one_per_sample(self, items: Sequence[Any]) -> bool:
-        if not items or any(
-            (not isinstance(leaf, _CONSTANTS)) for leaf in pytree.tree_leaves(list(items))
-        ):
+        # Other leaves may have the batch in a dimension, or say themselves how they are cut.
+        leaves = pytree.tree_leaves(list(items))
+        if not items or not all(isinstance(leaf, _CONSTANTS) for leaf in leaves):
             return False
         if all(item is None for item in items) or hasattr(items, "_fields"):
             return False

@@ -89,7 +89,7 @@ def placed_names(spots: Sequence[Spot], taken: Sequence[Box], inside: Box) -> Pl
 
 
 class _Plot(NamedTuple):
-    """What labels are placed in."""
+    """The frame that labels stay in, and what they may not cover."""
 
     spots: Sequence[Spot]
     taken: Sequence[Box]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from synth.schedule.files.certificate import ProvenBound
-from synth.solver.bounds import bounds, forward_spacing, rank_subsets
+from synth.solver.bounds import bounds, forward_spacing, rank_sets
 from synth.solver.bounds.bound import BoundSetting, LowerBound, ProofState, RankwiseBound
 from synth.solver.cpsat.run import TimedBounds
 from synth.solver.instance.instance import Instance
@@ -59,7 +59,7 @@ class BoundPolicy:
     def _idles_count(self) -> bool:
         """True if ranks hold several stages, and too many ops for models of each rank alone."""
         instance = self._instance
-        return instance.holds_several and not rank_subsets.is_worth_alone(instance)
+        return instance.holds_several and not rank_sets.is_worth_alone(instance)
 
     @property
     def _limit_of_one_by_one_s(self) -> float:

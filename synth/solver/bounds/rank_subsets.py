@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar, Self
@@ -11,33 +11,21 @@ from typing import ClassVar, Self
 from synth.objective import Objective
 from synth.schedule.files.certificate import Certificate, ProvenBound, ProverName
 from synth.solver.bounds.bound import BoundSetting, Reference, rank_by_rank
-from synth.solver.bounds.closed_form import rank_bounds, work_bounds
+from synth.solver.bounds.closed_form import work_bounds
 from synth.solver.bounds.destructive import Decision, DestructiveBounds, Ranks
 from synth.solver.bounds.forward_spacing import far_apart, recheck_spacings
 from synth.solver.bounds.forward_spacing_model import Spacings
 from synth.solver.bounds.known_order import attained_us
+from synth.solver.bounds.rank_sets import by_promise, is_worth_alone, least_sets, num_ops, wider
 from synth.solver.bounds.rechecker import Rechecker
 from synth.solver.cpsat.model import ExactModel
 from synth.solver.cpsat.op_variables import OpVariables
 from synth.solver.cpsat.or_tools import cp_model
 from synth.solver.cpsat.run import ModelOutcome, TimedBounds, decide, run, search_from_below
 from synth.solver.instance.in_flight import in_flight_caps
-from synth.solver.instance.instance import SPLIT, B, F, Instance, OpIndex
+from synth.solver.instance.instance import B, F, Instance, OpIndex
 from synth.solver.options import Part, SolveOptions
 from synth.solver.tuning import CPSAT, DESTRUCTIVE, EXACT_MODEL, RANK_SUBSETS
-
-
-def is_worth_alone(instance: Instance) -> bool:
-    """Return True if the model of each rank alone has few enough ops to prove much soon."""
-    return all(
-        _num_ops(instance, (rank,)) <= RANK_SUBSETS.most_ops_alone
-        for rank in range(instance.num_ranks)
-    )
-
-
-def _num_ops(instance: Instance, ranks: Ranks) -> int:
-    copies = (instance[index] for rank in ranks for index in instance.held[rank])
-    return sum(len(SPLIT) * copy.num_micro_batches for copy in copies)
 
 
 @dataclass
@@ -102,8 +90,8 @@ class RankSubsets:
             limit_s: for all of them; seconds of the clock, or deterministic ones.
         """
 
-        ranks = self._by_promise()
-        least = self._least_sets(ranks)
+        ranks = by_promise(self.instance, self.objective)
+        least = least_sets(self.instance, ranks)
         if self._is_worth_asking(least):
             yield from self.destructive(least, limit_s, is_brief=True)
             return
@@ -123,7 +111,7 @@ class RankSubsets:
 
         Small models are minimised sooner than some questions are asked.
         """
-        is_large = max(_num_ops(self.instance, ranks) for ranks in sets) >= DESTRUCTIVE.fewest_ops
+        is_large = max(num_ops(self.instance, ranks) for ranks in sets) >= DESTRUCTIVE.fewest_ops
         return self.instance.holds_several and is_large and len(sets[0]) < self.instance.num_ranks
 
     def destructive(
@@ -187,35 +175,6 @@ class RankSubsets:
         spent_s = answer.spent_s if self.options.deterministic else clock_s
         return Decision(attained_us, answer.is_refuted, spent_s)
 
-    def _by_promise(self) -> Sequence[int]:
-        """Return the ranks, those that may prove most first.
-
-        Where they hold one stage and limits are alike, rank 0 waits longest for its first B, so
-        memory binds there first. Where they hold several, the closed forms tell.
-        """
-        ranks = range(self.instance.num_ranks)
-        if not self.instance.holds_several:
-            return ranks
-        closed_us = [self.objective.value_us(spans) for spans in rank_bounds(self.instance)]
-        return sorted(ranks, key=lambda rank: -closed_us[rank])
-
-    def _least_sets(self, ranks: Iterable[int]) -> list[Ranks]:
-        """Return each rank alone or, if it holds two copies of the model, all with its stages.
-
-        Alone as well if all ranks hold the same stages: the model of all comes last anyway.
-        Where there are two copies, a micro-batch of one waits for the memory that one of the other
-        holds, on both ranks of a stage, and what it waits for on one delays it on the other.
-        """
-        held = [[self.instance[index] for index in those] for those in self.instance.held]
-        stages_of = [{copy.stage for copy in copies} for copies in held]
-        has_copies = [len({copy.replica for copy in copies}) > 1 for copies in held]
-        sets: list[Ranks] = []
-        for rank in ranks:
-            same = [other for other, stages in enumerate(stages_of) if stages & stages_of[rank]]
-            is_alone = not has_copies[rank] or len(same) == self.instance.num_ranks
-            sets.append((rank,) if is_alone else tuple(same))
-        return list(dict.fromkeys(sets))
-
     def alone(self, rank: int, limit_s: float) -> ModelOutcome:
         """Bound by one rank; never above the reference's value."""
         return self._solve((rank,), limit_s)
@@ -229,20 +188,20 @@ class RankSubsets:
         three are ranks far apart. A second call begins again with the best set, and each model with
         the best bound.
         """
-        left_s, by_promise = limit_s, self._by_promise()
-        least = self._least_sets(by_promise)
+        left_s, ranks = limit_s, by_promise(self.instance, self.objective)
+        least = least_sets(self.instance, ranks)
         if self._is_worth_asking(least) and is_worth_alone(self.instance):
             left_s -= yield from self.destructive(least, RANK_SUBSETS.share * left_s)
-        alone: list[Ranks] = [(rank,) for rank in by_promise]
-        chosen = max((*alone, *least), key=lambda ranks: self.proven_by.get(ranks, 0))
-        while tried := self._wider(chosen):
+        alone: list[Ranks] = [(rank,) for rank in ranks]
+        chosen = max((*alone, *least), key=lambda one: self.proven_by.get(one, 0))
+        while tried := wider(self.instance, chosen, self.spacings):
             if left_s <= 0 or self.should_stop():
                 break
             share_s = left_s * self._share(tried)
             is_asked = self._is_worth_asking(tried) and len(tried[0]) <= RANK_SUBSETS.few_ranks
             raised = self.destructive if is_asked else self._minimised
             left_s -= yield from raised(tried, share_s)
-            chosen = max(tried, key=lambda ranks: self.proven_by.get(ranks, 0))
+            chosen = max(tried, key=lambda one: self.proven_by.get(one, 0))
         return limit_s - left_s
 
     def _minimised(self, sets: Sequence[Ranks], limit_s: float) -> TimedBounds:
@@ -264,34 +223,6 @@ class RankSubsets:
             return 1.0
         is_far = self.spacings.say_more and tried[0] == far_apart(self.instance, 2)
         return RANK_SUBSETS.far_apart_share if is_far else RANK_SUBSETS.share
-
-    def _wider(self, chosen: Ranks) -> list[Ranks]:
-        """Return the sets to try after the chosen one; empty after the set of all ranks."""
-        ranks = range(self.instance.num_ranks)
-        others = [rank for rank in ranks if rank not in chosen]
-        sets: list[Ranks] = []
-        if self.spacings.say_more and len(chosen) < RANK_SUBSETS.few_ranks:
-            far = far_apart(self.instance, len(chosen) + 1)
-            if len(far) > len(chosen):
-                sets = [far]
-                if not self.instance.holds_several:
-                    return sets
-        if len(chosen) < RANK_SUBSETS.few_ranks:
-            further = _spread(
-                others,
-                RANK_SUBSETS.second_rank_trials
-                if len(chosen) == 1
-                else RANK_SUBSETS.further_rank_trials,
-            )
-            sets += [tuple(sorted((*chosen, rank))) for rank in further]
-            return list(dict.fromkeys(sets))
-        if others and self.instance.num_ops <= RANK_SUBSETS.most_ops:
-            return [tuple(ranks)]
-        sets = [
-            tuple(sorted((*chosen, rank)))
-            for rank in _spread(others, RANK_SUBSETS.further_rank_trials)
-        ]
-        return [wider for wider in sets if _num_ops(self.instance, wider) <= RANK_SUBSETS.most_ops]
 
     def _solve(self, ranks: Ranks, limit_s: float) -> ModelOutcome:
         began_s = time.monotonic()
@@ -400,12 +331,6 @@ def _tune(parameters: cp_model.SatParameters, num_ranks: int) -> None:
         parameters.max_size_to_create_precedence_literals_in_disjunctive = (
             RANK_SUBSETS.most_ops_with_precedence_literals
         )
-
-
-def _spread(ranks: list[int], most: int) -> list[int]:
-    """Return a few of the ranks, far apart."""
-    size = min(len(ranks), most)
-    return [ranks[(2 * i + 1) * len(ranks) // (2 * size)] for i in range(size)]
 
 
 BOUND = RankSubsets

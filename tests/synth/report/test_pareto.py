@@ -154,7 +154,7 @@ def scattered(count: int, seed: int) -> tuple[Mark, ...]:
 
 
 def recorded() -> dict[str, Pareto]:
-    """What `synth compare` found for shipped profiles and models."""
+    """Return what `synth compare` found for shipped profiles and models."""
     text = (Path(__file__).parent / "compared.json").read_text(encoding="utf-8")
     return {
         title: Pareto(title, "makespan", tuple(Mark(*row) for row in rows), tuple(caps))

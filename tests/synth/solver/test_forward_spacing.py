@@ -20,6 +20,7 @@ from synth.solver.bounds.bound import BoundSetting, ProofState, Reference
 from synth.solver.bounds.bound_policy import BoundPolicy
 from synth.solver.bounds.forward_spacing import SpacingProver, far_apart, lengths
 from synth.solver.bounds.forward_spacing_model import Spacings
+from synth.solver.bounds.rank_sets import wider
 from synth.solver.bounds.rank_subsets import RankSubsets
 from synth.solver.cpsat.run import ModelOutcome
 from synth.solver.improve.modulo_step import ModuloScheduling
@@ -222,33 +223,20 @@ def test_what_a_schedule_reaches_is_not_asked_for_again(
 
 
 def test_ranks_that_are_far_apart_come_first_only_where_spacings_are_known() -> None:
-    instance, reference = even(8, 12, 64), Reference(50_000, None)
-    rank_subsets = RankSubsets(
-        instance,
-        Objective.MAKESPAN,
-        SolveOptions(),
-        lambda: reference,
-        lambda: False,
-        {},
-        Spacings({1: 55}),
-    )
-    assert [len(ranks) for ranks in rank_subsets._wider((0,))] == [2] * 4
-    rank_subsets.spacings = Spacings({1: 55, 4: 967})
-    assert rank_subsets._wider((0,)) == [far_apart(instance, 2)] == [(0, 6)]
-    assert rank_subsets._wider((0, 6)) == [far_apart(instance, 3)] == [(0, 4, 6)]
-    assert rank_subsets._wider((0, 4, 6)) == [tuple(range(8))]
+    instance, known = even(8, 12, 64), Spacings({1: 55})
+    assert [len(ranks) for ranks in wider(instance, (0,), known)] == [2] * 4
+    known = Spacings({1: 55, 4: 967})
+    assert wider(instance, (0,), known) == [far_apart(instance, 2)] == [(0, 6)]
+    assert wider(instance, (0, 6), known) == [far_apart(instance, 3)] == [(0, 4, 6)]
+    assert wider(instance, (0, 4, 6), known) == [tuple(range(8))]
 
 
 def test_the_last_rank_is_far_from_the_first_where_they_hold_several_stages() -> None:
     problem = Problem(table_costs(16), placement("v", 8), 32, (10,) * 8)
-    instance, reference = relaxed_for_fusion(problem), Reference(50_000, None)
-    known = Spacings({1: 55, 4: 967})
-    rank_subsets = RankSubsets(
-        instance, Objective.MAKESPAN, SolveOptions(), lambda: reference, lambda: False, {}, known
-    )
-    assert rank_subsets._wider((0,))[0] == far_apart(instance, 2) == (0, 7)
-    assert rank_subsets._wider((0, 7))[0] == far_apart(instance, 3) == (0, 4, 7)
-    assert rank_subsets._wider((0, 4, 7)) == [tuple(range(8))]
+    instance, known = relaxed_for_fusion(problem), Spacings({1: 55, 4: 967})
+    assert wider(instance, (0,), known)[0] == far_apart(instance, 2) == (0, 7)
+    assert wider(instance, (0, 7), known)[0] == far_apart(instance, 3) == (0, 4, 7)
+    assert wider(instance, (0, 4, 7), known) == [tuple(range(8))]
 
 
 def test_a_search_goes_on_where_it_was() -> None:
@@ -330,16 +318,12 @@ def test_all_ranks_are_looked_at_in_the_end(ranks: list[int]) -> None:
     """Whatever ranks hold, and wherever the first stage lies."""
     where = Placement((tuple(ranks),))
     problem = Problem(table_costs(len(ranks)), where, 32, (10,) * where.num_ranks)
-    instance, reference = relaxed_for_fusion(problem), Reference(50_000, None)
-    known = Spacings({1: 55, 4: 967})
-    rank_subsets = RankSubsets(
-        instance, Objective.MAKESPAN, SolveOptions(), lambda: reference, lambda: False, {}, known
-    )
+    instance, known = relaxed_for_fusion(problem), Spacings({1: 55, 4: 967})
     assert ranks[0] in far_apart(instance, 2)
     chosen: tuple[int, ...] = (0,)
-    while wider := rank_subsets._wider(chosen):
-        assert len(wider[0]) > len(chosen)
-        chosen = wider[0]
+    while sets := wider(instance, chosen, known):
+        assert len(sets[0]) > len(chosen)
+        chosen = sets[0]
     assert chosen == tuple(range(where.num_ranks))
 
 
