@@ -144,7 +144,7 @@ class _Race:
                     share = CUT_MOVES.search_share_of_left if self.cuts_may_move else 1
                     self._try(trial, share * part_s)
                     self._move_cuts()
-            elif not self._try_further() and not self._try_least(promising):
+            elif not (self._try_further() or self._try_least(promising) or race.take_back()):
                 self.is_exhausted = self.clock.has_time(limit_s)
                 break
 

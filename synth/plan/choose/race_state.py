@@ -39,6 +39,7 @@ class RaceState:
         self.trials: list[Trial] = []
         self.is_judged = False
         self._are_dropped = False  # trials that were never searched
+        self._dropped: list[Trial] = []
 
     def new(self, candidate: Candidate, *, is_quick: bool = False) -> Trial:
         """Make a trial of a candidate, with a closed-form bound or the one of its partition.
@@ -94,9 +95,7 @@ class RaceState:
 
     def keep_only(self, best: Trial) -> None:
         """Leave all trials out that were never searched, except for a fixed one and the best."""
-        self.trials = [
-            one for one in self.trials if one is best or one.is_fixed or one.num_searches
-        ]
+        self._keep([best])
         self._are_dropped = True
 
     def keep_best_of_each(self) -> None:
@@ -108,11 +107,22 @@ class RaceState:
         for one in self.trials:
             if one.published and one.name in best and not best[one.name].published:
                 best[one.name].published = one.published
-        self.trials = [
-            one
-            for one in self.trials
-            if one.is_fixed or one.num_searches or best.get(one.name) is one
-        ]
+        self._keep(list(best.values()))
+
+    def _keep(self, best: Sequence[Trial]) -> None:
+        kept = [one for one in self.trials if one in best or one.is_fixed or one.num_searches]
+        self._dropped = [one for one in self.trials if one not in kept]
+        self.trials = kept
+
+    def take_back(self) -> bool:
+        """Take the best trial back that was left out and may become the best, if there is one."""
+        able = (one for one in self._dropped if self.can_win(one))
+        best = min(able, key=lambda one: rank_key(one.value_us), default=None)
+        if best is None:
+            return False
+        self._dropped.remove(best)
+        self.trials.append(best)
+        return True
 
     # Results
 

@@ -15,7 +15,7 @@ from synth.plan.choose import cut_halving
 from synth.plan.choose.candidates import Candidate, Partitioning, SearchWatch, Trial
 from synth.plan.choose.cut_halving import CutHalving
 from synth.plan.choose.list_schedule_trials import ListScheduleTrials
-from synth.plan.choose.race import solve_best_of
+from synth.plan.choose.race import _Race, solve_best_of
 from synth.plan.choose.race_state import RaceState
 from synth.plan.partition.candidates import candidate_cuts, equal_cuts
 from synth.plan.partition.stage_cost_table import StageCostTable
@@ -24,13 +24,14 @@ from synth.plan.tuning import CUT_HALVING, LIST_TRIALS
 from synth.schedule.rank_memory import exceeds_caps, peak_bytes
 from synth.schedule.recomputed_stages import recomputed, written_out
 from synth.schedule.verify import verify
+from synth.search.outcome import StoppedBy
 from synth.solver.evaluate.evaluate import evaluate, never
 from synth.solver.improve.priority_rules import variants
 from synth.solver.infeasibility import may_fit, serial_schedule
 from synth.solver.instance.memory_models import relaxed_memory
-from synth.solver.options import Part
-from synth.solver.result import judged_result
-from tests.synth.effort import counted
+from synth.solver.options import Part, SolveOptions
+from synth.solver.result import Result, judged_result
+from tests.synth.effort import HOURS_S, counted
 
 # Wave with two stages in each half, 6 ranks, 8 micro-batches, tight memory.
 CASE = case_of_several_stages(6)
@@ -315,3 +316,33 @@ def test_one_cut_is_searched_and_it_alone_has_a_bound(choice: Choice) -> None:
     assert answer.result.bound_scope == BoundScope.PARTITION
     assert answer.result.problem.partition == trial.problem.partition
     assert all(value_us <= check(one) for one in listed())
+
+
+def test_cuts_left_out_come_back_best_first_where_they_can_win() -> None:
+    race = serial_race()
+    best, *others = race.ranked()
+    race.keep_only(best)
+    assert race.trials == [best] and race.bound_scope == BoundScope.PARTITION
+    value_us = best.value_us
+    best.is_over, others[1].lower_bound_us = True, value_us or 0
+    while race.take_back():
+        pass
+    del others[1]
+    assert race.trials == [best, *others] and race.bound_scope == BoundScope.CANDIDATES
+
+
+def test_other_cuts_are_searched_once_the_best_one_is_solved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def solved(self: object, trial: Trial, options: SolveOptions) -> Result:
+        assert trial.found is not None
+        return replace(trial.found, stopped_by=StoppedBy.OPTIMAL)
+
+    monkeypatch.setattr(_Race, "_solve", solved)
+    options, watch = SolveOptions(HOURS_S, gap=0.0), SearchWatch()
+    search = _Race([candidate_of(CASE)], CASE.profile, Partitioning.SEARCHED, options, watch)
+    search.race.trials = all_cuts = serial_race().trials
+    search.race.keep_only(all_cuts[1])
+    search._spend_rest(is_one_cut=True)
+    assert {id(one) for one in search.race.trials if one.is_over} == {*map(id, all_cuts)}
+    assert len(all_cuts) > 2 and search.is_exhausted
