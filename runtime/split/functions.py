@@ -101,9 +101,7 @@ def apply_function(
             pairs = tuple(
                 (arguments[i], given[i]) for i in places if isinstance(given[i], nn.Parameter)
             )
-            output.grad_fn._synth = _Record(
-                queue, key, places, owners, pairs, queue.is_in_backward
-            )
+            output.grad_fn._synth = _Record(queue, key, places, owners, pairs, queue.is_in_backward)
             return outputs
     queue.functions[key] = ()
     if not any(output.requires_grad for output in tensors):

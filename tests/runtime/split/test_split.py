@@ -761,7 +761,7 @@ class DifferentiatesInHook(nn.Module):
 def test_a_hook_that_differentiates_what_f_recorded_is_refused() -> None:
     tape, module = SplitTape(), DifferentiatesInHook(anew=False)
     y = tape.forward(module, torch.randn(3, 4))
-    with pytest.raises(SynthError, match="calls torch.autograd on what the forward has recorded"):
+    with pytest.raises(SynthError, match="on what the forward has recorded"):
         tape.backward_input(y, weigh(y))
     assert tape.pending == 0
 
