@@ -39,8 +39,11 @@ class Queue(Protocol):
     functions: dict[Any, Any]
     """The products of custom functions that can wait for W, as their first backward showed."""
 
-    def push(self, task: WeightTask) -> None:
-        """Keep the task for W."""
+    is_in_backward: bool
+    """True while B runs."""
+
+    def push(self, task: WeightTask, *, of_backward: bool) -> None:
+        """Keep the task for W; `of_backward`: B itself has recorded its call."""
 
 
 Owners = tuple[Tensor | DerivedWeight | None, ...]
@@ -187,7 +190,7 @@ _AWAY = torch.empty(0)
 class _Capture:
     """Takes an output gradient and the tensors that W needs; called by autograd within B, once."""
 
-    __slots__ = ("_call", "_owners", "_queue", "_rule", "_saved")
+    __slots__ = ("_call", "_of_backward", "_owners", "_queue", "_rule", "_saved")
 
     def __init__(
         self, queue: Queue, rule: Rule, call: Call, owners: Owners, saved: SavedTensor
@@ -197,6 +200,7 @@ class _Capture:
         self._call: Call | None = call
         self._saved: SavedTensor | None = saved
         self._owners = owners
+        self._of_backward = queue.is_in_backward
 
     def __call__(self, gradients: tuple[Tensor | None, ...]) -> None:
         gradient, call, self._call = gradients[0], self._call, None
@@ -204,7 +208,8 @@ class _Capture:
         if gradient is None or call is None or saved is None:
             return
         call.input = saved.unpack()
-        self._queue.push(WeightTask(self._rule, self._owners, call, gradient))
+        task = WeightTask(self._rule, self._owners, call, gradient)
+        self._queue.push(task, of_backward=self._of_backward)
 
 
 class _SplitFunction(torch.autograd.Function):
@@ -235,6 +240,7 @@ class _SplitFunction(torch.autograd.Function):
         ctx.queue, ctx.rule, ctx.options, ctx.dtype, ctx.owners = (
             queue, rule, options, dtype, owners,
         )  # fmt: skip
+        ctx.of_backward = queue.is_in_backward
         # A view made in here could not be changed in place by the next layer; its alias can.
         return output.data if output._is_view() else output
 
@@ -250,7 +256,8 @@ class _SplitFunction(torch.autograd.Function):
                     x_gradient = ctx.rule.input_gradient(grad, call)
                 # As elsewhere, W is given the parameters themselves: their memory may be gone.
                 call.parameters = _in_w(ctx.rule, ctx.owners, call.parameters)
-                ctx.queue.push(WeightTask(ctx.rule, ctx.owners, call, grad.detach()))
+                task = WeightTask(ctx.rule, ctx.owners, call, grad.detach())
+                ctx.queue.push(task, of_backward=ctx.of_backward)
         return (*before, x_gradient, *(None for _ in ctx.owners))
 
 

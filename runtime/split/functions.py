@@ -29,7 +29,8 @@ _SPLIT = "_synth_split"
 class _Record:
     """One call of a custom function, for its backward.
 
-    `parameters` are those among the weights, each with the leaf that the function got.
+    `parameters` are those among the weights, each with the leaf that the function got;
+    `of_backward` says that B has made the call.
     """
 
     queue: Queue
@@ -37,6 +38,7 @@ class _Record:
     places: tuple[int, ...]
     owners: Owners
     parameters: tuple[tuple[nn.Parameter, nn.Parameter], ...]
+    of_backward: bool
 
 
 def weights_of(function: Any, arguments: tuple[Any, ...], queue: Queue) -> tuple[int, ...]:
@@ -99,7 +101,7 @@ def apply_function(
             pairs = tuple(
                 (arguments[i], given[i]) for i in places if isinstance(given[i], nn.Parameter)
             )
-            output.grad_fn._synth = _Record(queue, key, places, owners, pairs)
+            output.grad_fn._synth = _Record(queue, key, places, owners, pairs, queue.is_in_backward)
             return outputs
     queue.functions[key] = ()
     if not any(output.requires_grad for output in tensors):
@@ -171,7 +173,8 @@ def _push(record: _Record, weights: list[Any]) -> None:
     if given:
         owners, results = zip(*given, strict=True)
         call = Call(_NOTHING, owners, results)
-        record.queue.push(WeightTask(_RULE, owners, call, _NOTHING))
+        task = WeightTask(_RULE, owners, call, _NOTHING)
+        record.queue.push(task, of_backward=record.of_backward)
 
 
 class _ResultsRule(Rule):

@@ -56,7 +56,11 @@ class SplitTape:
         self._tasks: deque[WeightTask] = deque()
         self._deferred: dict[int, Tensor] = {}
         self._repeats = False
-        self._is_in_backward = False
+        self.is_in_backward = False
+        # Autograd's numbers, which count up, of the backwards that run while B does: those that
+        # ran its roots, and those in which calls of F became tasks.
+        self._at_roots: set[int] = set()
+        self._at_tasks: set[int] = set()
 
     def restart(self, *, left: Collection[int]) -> None:
         """Forget an F that is going to be run again."""
@@ -94,9 +98,12 @@ class SplitTape:
         W.
 
         Raises:
-            SynthError: hooks got a part of a gradient from autograd, of which W has the other part.
+            SynthError: hooks got a part of a gradient from autograd, of which W has the other part;
+                or a hook has differentiated what F recorded.
         """
-        self._is_in_backward = True
+        self.is_in_backward = True
+        self._at_roots, self._at_tasks = set(), set()
+        noting = [node.register_prehook(self._note_root) for node in _roots(outputs)]
         try:
             # Autograd carries a mode over to its device threads with the caller's other state.
             with (
@@ -104,12 +111,15 @@ class SplitTape:
                 rules(self) if self.recomputes or self.packs else nullcontext(),
             ):
                 run_backward(outputs, grads)
+            self._check_one_backward()
             self._check_whole(delivered())
         except BaseException:
             self._tasks.clear()
             raise
         finally:
-            self._is_in_backward = False
+            self.is_in_backward = False
+            for handle in noting:
+                handle.remove()
 
     def backward_weight(self) -> None:
         """W: adds the waiting gradients to `parameter.grad`, in the order B left them.
@@ -131,18 +141,24 @@ class SplitTape:
                 _run_task(self._tasks.popleft(), add)
             delivery.finish()
 
-    def push(self, task: WeightTask) -> None:
+    def push(self, task: WeightTask, *, of_backward: bool = False) -> None:
         """Add a task for W; called during B.
+
+        Args:
+            task: of a call that B has differentiated.
+            of_backward: B itself has recorded the call, in a recomputation.
 
         Raises:
             SynthError: the stage runs a backward of its own, which its first F did not.
         """
-        if not self._is_in_backward:
+        if not self.is_in_backward:
             raise SynthError(
                 "a stage calls torch.autograd inside its forward, but did not when its first "
                 "micro-batch ran: let the first one do so too, so that the stage's gradients are "
                 "left to autograd, or take a schedule with BW in place of B and W"
             )
+        if not of_backward:
+            self._at_tasks.add(_current_backward())
         self._tasks.append(task)
         for leaf in task.leaves:
             self._repeats |= id(leaf) in self._deferred
@@ -155,6 +171,18 @@ class SplitTape:
     def _is_listened(self, parameter: Tensor) -> bool:
         return id(parameter) in self.listened or has_hooks(parameter)
 
+    def _note_root(self, _gradients: Any) -> None:
+        self._at_roots.add(_current_backward())
+
+    def _check_one_backward(self) -> None:
+        if self._at_tasks - {min(self._at_roots, default=None)}:
+            raise SynthError(
+                "a hook on a gradient, or a custom backward, calls torch.autograd on what the "
+                "forward has recorded, so W cannot tell which gradients of weights are wanted: let "
+                "it differentiate what it computes there anew, or take a schedule with BW in place "
+                "of B and W"
+            )
+
     def _check_whole(self, delivered: Collection[int]) -> None:
         for key in delivered:
             if key in self._deferred:
@@ -165,6 +193,18 @@ class SplitTape:
                     f"first micro-batch use it in the same way, or take a schedule with BW in "
                     f"place of B and W"
                 )
+
+
+def _current_backward() -> int:
+    """Autograd's number of the innermost backward that is running."""
+    return int(torch._C._current_graph_task_id())
+
+
+def _roots(outputs: Outputs) -> list[Any]:
+    """The nodes at which a backward begins."""
+    several = [outputs] if isinstance(outputs, Tensor | GradientEdge) else outputs
+    nodes = [each.grad_fn if isinstance(each, Tensor) else each.node for each in several]
+    return [node for node in nodes if node is not None]
 
 
 def run_backward(outputs: Outputs, grads: OutputGradients) -> None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from synth.errors import SynthError
@@ -240,7 +240,7 @@ def flatten(output: Any, giver: str = "a stage") -> tuple[Tensors, pytree.TreeSp
     """Return a stage's output as a tuple of tensors, and the spec of its tree.
 
     Raises:
-        SynthError: a leaf is not a tensor, or a DTensor.
+        SynthError: a leaf is not a tensor, or of a subclass, such as a DTensor.
     """
     if isinstance(output, Tensor):
         return (_plain(output),), None
@@ -297,4 +297,14 @@ def _plain(leaf: Tensor) -> Tensor:
             f"with `PrepareModuleOutput(output_layouts=…, desired_output_layouts=Replicate(), "
             f"use_local_output=True)`"
         )
+    if not (isinstance(leaf, nn.Parameter | nn.Buffer) or type(leaf).__module__.startswith(_OWN)):
+        raise SynthError(
+            f"a stage gave a {type(leaf).__name__} ({list(leaf.shape)}) in its output, a subclass "
+            f"of Tensor; only plain tensors go from stage to stage: end the stage in "
+            f"`.as_subclass(torch.Tensor)`, or give the parts, and make it in the next stage"
+        )
     return leaf
+
+
+# Of torch's classes that stand for plain tensors: fake ones, and results of collectives.
+_OWN = ("torch._subclasses.", "torch.distributed.")

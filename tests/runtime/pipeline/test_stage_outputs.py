@@ -289,3 +289,13 @@ Views = Callable[[Tensor], tuple[Tensor, ...]]
 def test_overlapping_outputs_are_found(views: Views, overlapping: Any, device: str) -> None:
     outputs = views(torch.zeros(4, 6, device=device))
     assert Boundary.of(outputs, trained=True).overlapping == overlapping
+
+
+class Labelled(Tensor):
+    """A tensor whose class says something, which another rank would not be told."""
+
+
+@pytest.mark.parametrize("output", [lambda x: x, lambda x: (torch.ones(2), {"image": x})])
+def test_a_subclass_of_tensor_is_refused_by_name(output: Callable[[Tensor], Any]) -> None:
+    with pytest.raises(SynthError, match=r"gave a Labelled \(\[3\]\)"):
+        Boundary.of(output(torch.zeros(3).as_subclass(Labelled)), trained=True)

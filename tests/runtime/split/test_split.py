@@ -733,3 +733,38 @@ def test_hooks_on_saved_tensors_see_the_shapes_that_autograd_packs(bias: bool) -
     inputs = {(6, 4), (2, 3, 4)}
     mine = packed(lambda: SplitTape().forward(layer, x))
     assert inputs & set(mine) == inputs & set(packed(lambda: layer(x))) == {(6, 4)}
+
+
+class DifferentiatesInHook(nn.Module):
+    """A fixed point whose gradient is solved for by a hook (deep equilibrium models)."""
+
+    def __init__(self, *, anew: bool) -> None:
+        super().__init__()
+        self.linear, self.anew = nn.Linear(4, 4), anew
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = torch.tanh(self.linear(x))
+        at = z.detach().requires_grad_()
+        recorded = torch.tanh(self.linear(at))
+
+        def solve(gradient: Tensor) -> Tensor:
+            with torch.enable_grad():
+                again = torch.tanh(F.linear(at, *map(Tensor.detach, self.linear.parameters())))
+            found = again if self.anew else recorded
+            (more,) = torch.autograd.grad(found, at, gradient, retain_graph=True)
+            return gradient + 0.1 * more
+
+        z.register_hook(solve)
+        return z
+
+
+def test_a_hook_that_differentiates_what_f_recorded_is_refused() -> None:
+    tape, module = SplitTape(), DifferentiatesInHook(anew=False)
+    y = tape.forward(module, torch.randn(3, 4))
+    with pytest.raises(SynthError, match="on what the forward has recorded"):
+        tape.backward_input(y, weigh(y))
+    assert tape.pending == 0
+
+
+def test_a_hook_may_differentiate_what_it_computes_anew() -> None:
+    assert_split_is_autograd(lambda: DifferentiatesInHook(anew=True), batches(3, 4))
