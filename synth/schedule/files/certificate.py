@@ -71,6 +71,21 @@ class ForwardSpacing(Record):
     is_to_end: bool = False
 
 
+class JointSpacing(Record):
+    """A least time within which forwards of a stage start on both copies of the model.
+
+    Any `num_forwards` consecutive micro-batches of each copy, by copy, take that long from the
+    first of these starts to the last.
+
+    `ranks` are modelled exactly, with these micro-batches alone.
+    """
+
+    stage: _Rank
+    num_forwards: tuple[_Number, _Number]
+    least_us: _Number
+    ranks: _Ranks
+
+
 class IdleTime(Record):
     """A least idle time of a rank in the first or the last `length_us` of its time.
 
@@ -99,6 +114,7 @@ class Certificate(BriefRecord):
         ranks: those modelled exactly; for the idle-time bound the rank that idles.
         num_micro_batches: the micro-batches of the largest model; None: no model was solved.
         forward_spacings: lemmas, shorter ones first; each helps to prove the next one.
+        joint_spacings: lemmas of two copies of the model, of one stage, shorter ones first.
         idle_times: lemmas, of one rank.
         layer_runs: the bound is proven for all partitions that hold one of them.
     """
@@ -107,6 +123,7 @@ class Certificate(BriefRecord):
         "ranks",
         "num_micro_batches",
         "forward_spacings",
+        "joint_spacings",
         "idle_times",
         "layer_runs",
         "partitions",
@@ -117,6 +134,7 @@ class Certificate(BriefRecord):
     ranks: _Ranks = ()
     num_micro_batches: _Count | None = None
     forward_spacings: tuple[ForwardSpacing, ...] = Field(default=(), max_length=MOST_PARTS)
+    joint_spacings: tuple[JointSpacing, ...] = Field(default=(), max_length=MOST_PARTS)
     idle_times: tuple[IdleTime, ...] = Field(default=(), max_length=MOST_PARTS)
     layer_runs: tuple[LayerRun, ...] = Field(default=(), max_length=MOST_PARTS)
     partitions: tuple["PartitionProof", ...] = Field(default=(), max_length=MOST_PARTS)
@@ -163,6 +181,7 @@ def _words(certificate: Certificate) -> str:
     """Name the models that are solved, and count the lemmas that they rest on."""
     counts = (
         (len(certificate.forward_spacings), "forward spacing"),
+        (len(certificate.joint_spacings), "joint spacing"),
         (len(certificate.idle_times), "idle time"),
         (len(certificate.layer_runs), "run of layers", "runs of layers"),
         (len(certificate.partitions), "partition"),

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from synth.schedule.files.certificate import ProvenBound
-from synth.solver.bounds import bounds, forward_spacing, rank_sets
+from synth.solver.bounds import bounds, forward_spacing, joint_spacing, rank_sets
 from synth.solver.bounds.bound import BoundSetting, LowerBound, ProofState, RankwiseBound
+from synth.solver.bounds.joint_spacing import JointSpacingProver
 from synth.solver.cpsat.run import TimedBounds
 from synth.solver.instance.instance import Instance
 from synth.solver.options import Part
-from synth.solver.tuning import BOUND_POLICY
+from synth.solver.tuning import BOUND_POLICY, JOINT_SPACING
 
 
 class _Turn(NamedTuple):
@@ -52,8 +53,19 @@ class BoundPolicy:
         if self._idles_count:
             alone = self._bound(Part.IDLE_TIME) or alone
         if alone is not None and isinstance(alone, RankwiseBound):
+            limit_s = self._limit_of_one_by_one_s
+            limit_s -= self._space_jointly(JOINT_SPACING.share * limit_s)
             self.setting.options.report_part(alone.part)
-            yield from self._noted(alone.one_by_one(self._limit_of_one_by_one_s))
+            yield from self._noted(alone.one_by_one(limit_s))
+
+    def _space_jointly(self, limit_s: float) -> float:
+        """Prove joint spacings, which help all models of ranks; return the seconds spent."""
+        if not (self._has(Part.FORWARD_SPACING) and joint_spacing.is_worth(self._instance)):
+            return 0.0
+        options, joint = self.setting.exact_options, self._known.spacings.joint
+        options.report_part(Part.FORWARD_SPACING)
+        prover = JointSpacingProver(self._instance, options, self.setting.should_stop, joint)
+        return prover.prove(limit_s)
 
     @property
     def _idles_count(self) -> bool:

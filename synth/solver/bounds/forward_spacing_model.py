@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from synth.objective import Objective
 from synth.schedule.files.certificate import ForwardSpacing
+from synth.solver.bounds.joint_spacing import JointSpacings
 from synth.solver.cpsat.model import ExactModel
 from synth.solver.cpsat.op_variables import OpVariables
 from synth.solver.cpsat.or_tools import cp_model
@@ -33,11 +34,13 @@ class Spacings:
         to_end_us: by the number k of forwards that follow, from the start of one to the end of its
             rank.
         ranks: modelled in both proofs.
+        joint: those of two copies of the model.
     """
 
     apart_us: dict[int, int] = field(default_factory=dict)
     to_end_us: dict[int, int] = field(default_factory=dict)
     ranks: tuple[int, ...] = ()
+    joint: JointSpacings = field(default_factory=JointSpacings)
 
     @property
     def say_more(self) -> bool:

@@ -15,6 +15,7 @@ from synth.solver.bounds.closed_form import work_bounds
 from synth.solver.bounds.destructive import Decision, DestructiveBounds, Ranks
 from synth.solver.bounds.forward_spacing import far_apart, recheck_spacings
 from synth.solver.bounds.forward_spacing_model import Spacings
+from synth.solver.bounds.joint_spacing import recheck_joint_spacings
 from synth.solver.bounds.known_order import attained_us
 from synth.solver.bounds.rank_sets import by_promise, is_worth_alone, least_sets, num_ops, wider
 from synth.solver.bounds.rechecker import Rechecker
@@ -86,12 +87,16 @@ class RankSubsets:
     def one_by_one(self, limit_s: float) -> Iterator[ProvenBound]:
         """Yield bounds from the least sets of ranks; end early where questions raise nothing.
 
+        Where there are joint spacings, only the ranks that they are of are asked.
+
         Args:
             limit_s: for all of them; seconds of the clock, or deterministic ones.
         """
 
         ranks = by_promise(self.instance, self.objective)
         least = least_sets(self.instance, ranks)
+        if spaced := [one for one in least if self.spacings.joint.are_of(one, self.instance)]:
+            least = spaced
         if self._is_worth_asking(least):
             yield from self.destructive(least, limit_s, is_brief=True)
             return
@@ -255,12 +260,14 @@ class RankSubsets:
         """Certify a bound. An earlier bound is no lemma: it only says where the search begins."""
         first = self.instance[0]
         lemmas = self.spacings.lemmas(first.last) if first.rank in ranks else ()
+        joint = self.spacings.joint
         counts = (c.num_micro_batches for c in self.instance.copies if c.rank in ranks)
         certificate = Certificate(
             prover=self.prover,
             ranks=ranks,
             num_micro_batches=max(counts),
             forward_spacings=lemmas,
+            joint_spacings=joint.lemmas() if joint.are_of(ranks, self.instance) else (),
         )
         return ProvenBound(bound_us, certificate)
 
@@ -269,6 +276,7 @@ class RankSubsets:
         """Prove the spacings, then that the model of the ranks has no value below the claim."""
         ranks = again.ranks(certificate.ranks)
         known = recheck_spacings(certificate.forward_spacings, again)
+        known.joint = recheck_joint_spacings(certificate.joint_spacings, again)
         model = model_of(again.instance, again.objective, again.claimed_us - 1, ranks, known)
         again.refute_below(model, again.claimed_us)
 
@@ -308,6 +316,7 @@ def model_of(
     _add_caps_in_flight(model.ops)
     if (0, OpIndex(F, 0)) in model.ops.start:
         spacings.add_to(model.ops, model.spans)
+    spacings.joint.add_to(model.ops)
     return model
 
 

@@ -10,6 +10,7 @@ from synth.solver.tuning.bounds import (
     DESTRUCTIVE,
     FORWARD_SPACING,
     IDLE_TIME,
+    JOINT_SPACING,
     RANK_SUBSETS,
     RECHECK,
 )
@@ -51,6 +52,7 @@ __all__ = [
     "FORWARD_SPACING",
     "IDLE_TIME",
     "INTERVAL_SEARCH",
+    "JOINT_SPACING",
     "LIST_SCHEDULING",
     "MODULO",
     "PUBLISHED",

@@ -65,6 +65,23 @@ class ForwardSpacingTuning:
 
 
 @dataclass(frozen=True)
+class JointSpacingTuning:
+    """Least times within which forwards of both copies of the model start."""
+
+    # Fewest micro-batches of a copy; below, models of all of them prove as much at once.
+    fewest_micro_batches: int = 6
+    # Forwards of each copy by which the stage is chosen.
+    first_forwards: int = 4
+    # Forwards of both copies are compared whose numbers differ by no more, and counts of them that
+    # differ by no more than twice as many.
+    farthest: int = 4
+    most_uneven: int = 2
+    # Share of the time of the least sets of ranks, and the largest share of it for one model.
+    share: float = 0.3
+    share_of_one: float = 0.3
+
+
+@dataclass(frozen=True)
 class IdleTimeTuning:
     """Least idle time in the warm-up and the drain of a rank."""
 
@@ -130,6 +147,7 @@ class RecheckTuning:
 RANK_SUBSETS = RankSubsetTuning()
 DESTRUCTIVE = DestructiveTuning()
 FORWARD_SPACING = ForwardSpacingTuning()
+JOINT_SPACING = JointSpacingTuning()
 IDLE_TIME = IdleTimeTuning()
 BOUND_POLICY = BoundPolicyTuning()
 RECHECK = RecheckTuning()
