@@ -176,7 +176,8 @@ class Claim(Record):
         for one in (self.certificate, *(each.certificate for each in self.certificate.partitions)):
             ranks = {*one.ranks, *(run.rank for run in one.layer_runs)}
             ranks.update(*(lemma.ranks for lemma in one.forward_spacings))
-            ranks.update(*(lemma.ranks for lemma in (*one.joint_spacings, *one.idle_times)))
+            ranks.update(*(lemma.ranks for lemma in one.joint_spacings))
+            ranks.update(*(lemma.ranks for lemma in one.idle_times))
             if ranks and max(ranks) >= num_ranks:
                 raise ScheduleError(
                     f"the certificate names rank {max(ranks)}, and there are {num_ranks} ranks"

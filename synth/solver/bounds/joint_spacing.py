@@ -239,11 +239,11 @@ def spacing_model(
 class JointSpacingProver:
     """Proves the joint spacings of a stage, those of few forwards first.
 
-    The stage is that whose two ranks need most time for a few forwards, per micro-batch, and the
-    next best pair of ranks below it is modelled with them.
+    The stage is one whose two ranks need nearly most time for a few forwards; the pair of a stage
+    below it that needs most is modelled with them.
 
     Attributes:
-        known: those proven so far, to which this adds.
+        known: those proven so far, to which this adds; without ranks the stage is chosen.
     """
 
     instance: Instance
@@ -258,7 +258,7 @@ class JointSpacingProver:
             limit_s: seconds of the clock, or deterministic ones.
         """
         left_s = limit_s
-        if not self.known.least_us:
+        if not self.known.ranks:
             left_s -= self._choose(left_s)
         mirrored = is_mirrored(self.instance)
         for counts in _all_counts(self.instance, mirrored=mirrored):
@@ -289,8 +289,10 @@ class JointSpacingProver:
             found.append((least_us or 0, stage, ranks))
         found.sort(reverse=True)
         if found:
-            _, stage, ranks = found[0]
-            below = [other for _, below, other in found[1:] if below > stage]
+            near_us = JOINT_SPACING.nearly_most * found[0][0]
+            near = [(stage, ranks) for least_us, stage, ranks in found if least_us >= near_us]
+            stage, ranks = min(near)
+            below = [other for _, below, other in found if below > stage]
             chosen = tuple(sorted({*ranks, *(below[0] if below else ())}))
             self.known.stage, self.known.ranks = stage, chosen
         return limit_s - left_s

@@ -87,7 +87,7 @@ class RankSubsets:
     def one_by_one(self, limit_s: float) -> Iterator[ProvenBound]:
         """Yield bounds from the least sets of ranks; end early where questions raise nothing.
 
-        Where there are joint spacings, only the ranks that they are of are asked.
+        Where there are joint spacings, the ranks that they are of are asked first.
 
         Args:
             limit_s: for all of them; seconds of the clock, or deterministic ones.
@@ -96,7 +96,8 @@ class RankSubsets:
         ranks = by_promise(self.instance, self.objective)
         least = least_sets(self.instance, ranks)
         if spaced := [one for one in least if self.spacings.joint.are_of(one, self.instance)]:
-            least = spaced
+            share_s = RANK_SUBSETS.spaced_share * limit_s
+            limit_s -= yield from self.destructive(spaced, share_s, is_brief=True)
         if self._is_worth_asking(least):
             yield from self.destructive(least, limit_s, is_brief=True)
             return

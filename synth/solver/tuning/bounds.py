@@ -23,6 +23,8 @@ class RankSubsetTuning:
     far_apart_share: float = 0.6
     # Least time of one trial.
     shortest_trial_s: float = 0.2
+    # Share of the time of the least sets for the ranks of joint spacings.
+    spaced_share: float = 0.6
     # Share of the time for the first rank, which may prove most, when ranks of one stage are alone.
     first_rank_share: float = 0.5
     # From this many ranks on, precedences of ops are literals in CP-SAT's disjunctive constraint,
@@ -70,8 +72,10 @@ class JointSpacingTuning:
 
     # Fewest micro-batches of a copy; below, models of all of them prove as much at once.
     fewest_micro_batches: int = 6
-    # Forwards of each copy by which the stage is chosen.
+    # Forwards of each copy by which the stage is chosen: the first one that is this near to the
+    # most. The model of its ranks may have those of a stage below it, too.
     first_forwards: int = 4
+    nearly_most: float = 0.9
     # Forwards of both copies are compared whose numbers differ by no more, and counts of them that
     # differ by no more than twice as many.
     farthest: int = 4

@@ -322,13 +322,13 @@ def test_cuts_left_out_come_back_best_first_where_they_can_win() -> None:
     race = serial_race()
     best, *others = race.ranked()
     race.keep_only(best)
-    assert race.trials == [best] and race.bound_scope == BoundScope.PARTITION
+    assert (race.trials, race.bound_scope) == ([best], BoundScope.PARTITION)
     value_us = best.value_us
     best.is_over, others[1].lower_bound_us = True, value_us or 0
     while race.take_back():
         pass
     del others[1]
-    assert race.trials == [best, *others] and race.bound_scope == BoundScope.CANDIDATES
+    assert (race.trials, race.bound_scope) == ([best, *others], BoundScope.CANDIDATES)
 
 
 def test_other_cuts_are_searched_once_the_best_one_is_solved(
